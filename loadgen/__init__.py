@@ -1,0 +1,1 @@
+"""loadgen: open-loop load for OpenAI-compatible servers, with workflows and deadlines."""

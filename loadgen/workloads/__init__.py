@@ -1,0 +1,1 @@
+"""Workloads by name: seed -> workflows, all decided before the first call is sent."""

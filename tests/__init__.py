@@ -1,0 +1,1 @@
+"""Tests of HexSage; folders mirror the source."""
