@@ -1,0 +1,134 @@
+"""Admission: may this call wait? And if not: when might it be worth asking again?"""
+
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+from gateway.core.outcomes import RejectReason
+
+
+class Unreachable(StrEnum):
+    """What to do with a call that will probably miss its deadline."""
+
+    QUEUE = "queue"
+    REJECT = "reject"
+    DEMOTE = "demote"
+    """Let it run after everything that can still be on time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLimits:
+    """How much may wait (held or queued), and for how long."""
+
+    max_requests: int = 1000
+    max_bytes: int = 256 * 1024 * 1024
+    """Request bodies waiting in memory."""
+    max_predicted_s: float = inf
+    """Predicted seconds of work waiting, an average backend's."""
+    max_tenant_share: float = 1.0
+    """Share of each of these that one tenant may fill."""
+    timeout_s: float = 120.0
+    on_unreachable_deadline: Unreachable = Unreachable.QUEUE
+    late_probability: float = 0.95
+    """A deadline counts as unreachable when the call is late with this probability."""
+
+    def __post_init__(self) -> None:
+        if self.max_requests < 0 or self.max_bytes < 0 or self.timeout_s <= 0:
+            raise ValueError("queue limits must be >= 0 and the timeout > 0")
+        if not 0 < self.max_tenant_share <= 1:
+            raise ValueError(f"max_tenant_share must lie in (0, 1], not {self.max_tenant_share}")
+
+
+UNBOUNDED = QueueLimits(max_requests=1 << 62, max_bytes=1 << 62, timeout_s=inf)
+"""For simulations: nothing is ever turned away."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """What waits, in sums."""
+
+    requests: int = 0
+    body_bytes: int = 0
+    predicted_s: float = 0.0
+
+    def add(self, body_bytes: int, predicted_s: float) -> None:
+        """One more call waits."""
+        self.requests += 1
+        self.body_bytes += body_bytes
+        self.predicted_s += predicted_s
+
+    def remove(self, body_bytes: int, predicted_s: float) -> None:
+        """A call waits no longer."""
+        self.requests -= 1
+        self.body_bytes -= body_bytes
+        self.predicted_s = self.predicted_s - predicted_s if self.requests else 0.0
+
+    def exceeds(self, limits: QueueLimits, share: float, body_bytes: int) -> bool:
+        """Return whether one more call of `body_bytes` would not fit `share` of the limits."""
+        return (
+            self.requests + 1 > limits.max_requests * share
+            or self.body_bytes + body_bytes > limits.max_bytes * share
+            or self.predicted_s > limits.max_predicted_s * share
+        )
+
+
+class Admission:
+    """Counts what waits, in all and by tenant, and predicts when room comes back."""
+
+    def __init__(self, limits: QueueLimits) -> None:
+        self.limits = limits
+        self.total = Waiting()
+        self._tenants: dict[str, Waiting] = {}
+        self._starts: deque[float] = deque(maxlen=64)
+        """When the last calls left the queue: the measured drain rate."""
+
+    def refusal(self, tenant: str, body_bytes: int) -> RejectReason | None:
+        """Return why one more call may not wait; None if it may."""
+        if self.total.exceeds(self.limits, 1.0, body_bytes):
+            return RejectReason.QUEUE_FULL
+        share = self.limits.max_tenant_share
+        own = self._tenants.get(tenant)
+        if share < 1.0 and own and own.exceeds(self.limits, share, body_bytes):
+            return RejectReason.TENANT_QUEUE_FULL
+        return None
+
+    def entered(self, tenant: str, body_bytes: int, predicted_s: float) -> None:
+        """A call waits from now on."""
+        self.total.add(body_bytes, predicted_s)
+        own = self._tenants.get(tenant)
+        if own is None:
+            own = self._tenants[tenant] = Waiting()
+        own.add(body_bytes, predicted_s)
+
+    def left(self, tenant: str, body_bytes: int, predicted_s: float) -> None:
+        """A call that waited does so no longer."""
+        self.total.remove(body_bytes, predicted_s)
+        own = self._tenants[tenant]
+        own.remove(body_bytes, predicted_s)
+        if not own.requests:
+            del self._tenants[tenant]
+
+    def started(self, now: float) -> None:
+        """A waiting call was sent to a backend."""
+        self._starts.append(now)
+
+    def tenant(self, tenant: str) -> Waiting:
+        """Return what waits of one tenant."""
+        return self._tenants.get(tenant, Waiting())
+
+    @property
+    def tenants(self) -> dict[str, Waiting]:
+        """What waits, by tenant."""
+        return dict(self._tenants)
+
+    def drain_s(self, now: float, ahead: int, parallel_s: float) -> float:
+        """Return when `ahead` waiting calls will have left, in seconds from `now`.
+
+        From the rate at which calls left of late; `parallel_s`, predicted work divided by what
+        runs side by side, stands in until there is one.
+        """
+        if len(self._starts) >= 8:
+            span_s = max(now - self._starts[0], 1e-3)
+            return ahead * span_s / len(self._starts)
+        return parallel_s

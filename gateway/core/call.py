@@ -1,0 +1,85 @@
+"""Call: the scheduler's own record of one request, from arrival to settlement."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from gateway.core.types import BackendId, Decision, InferenceRequest
+
+if TYPE_CHECKING:
+    from gateway.core.load import BackendLoad
+    from gateway.core.workflow import StageVisit, WorkflowRun
+
+
+class CallState(StrEnum):
+    """Where a call stands."""
+
+    HELD = "held"
+    """Waits for an earlier stage of its workflow."""
+    QUEUED = "queued"
+    RUNNING = "running"
+    ENDED = "ended"
+    """Settled; the scheduler has forgotten it."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Call:
+    """Mutable, owned by the scheduler alone; others may read it between events."""
+
+    request: InferenceRequest
+    sequence: int
+    """Arrival number: the last word on ties."""
+    arrived_at: float
+    """Its place in line: when the request, or the try it repeats, was first seen."""
+    came_at: float
+    """When this request reached the scheduler."""
+    output_tokens: int
+    """Predicted answer length, mean, whole tokens (sums of integers do not drift)."""
+    reference_s: float = 0.0
+    """Predicted unloaded execution time on the average backend of its model."""
+    reference_prefill_s: float = 0.0
+    reference_step_s: float = 0.0
+    """The two parts of it: reading the prompt, and each output token."""
+    remaining_s: float = 0.0
+    """Predicted seconds to the end of its workflow, itself included; a lone call's own time."""
+    total_s: float = 0.0
+    """Predicted seconds of its whole workflow; a lone call's own time."""
+    state: CallState = CallState.QUEUED
+    deadline_at: float | None = None
+    """The workflow's deadline, or the request's own."""
+    budget_s: float | None = None
+    """What of the deadline its stage may use, from the instant it became ready."""
+    ready_at: float = 0.0
+    """When it could first have run: its arrival, or the end of the stage it waited for."""
+    order_key: float = 0.0
+    is_hopeless: bool = False
+    """Its deadline is out of reach and the rule is to let it run last."""
+    run: "WorkflowRun | None" = None
+    visit: "StageVisit | None" = None
+
+    load: "BackendLoad | None" = None
+    """Where it is bound or runs; a removed backend's load outlives its place in the fleet."""
+    waits_since: float = 0.0
+    attempts: int = 0
+    tried: set[BackendId] = field(default_factory=set)
+    """Backends that have failed it."""
+    decision: Decision | None = None
+    started_at: float | None = None
+    first_token_at: float | None = None
+    prefill_ends_at: float = 0.0
+    """When its prefill should be over, for calls that do not report it."""
+    tokens_seen: int = 0
+    """Output tokens reported so far."""
+
+    # What it adds to its backend's sums while it is there; subtracted as added.
+    fresh_tokens: int = 0
+    own_tokens: int = 0
+    context_tokens: int = 0
+    backlog_s: float = 0.0
+    charged_s: float = 0.0
+    """Service charged to its flow by fair queueing."""
+
+    @property
+    def id(self) -> str:
+        """The request's id."""
+        return self.request.id

@@ -1,0 +1,169 @@
+"""BackendLoad: what the gateway has given a backend, in sums that never drift."""
+
+from gateway.core.call import Call
+from gateway.core.cost import unloaded_s
+from gateway.core.prefix import PrefixTable
+from gateway.core.queues import FairShares, ReadyQueue
+from gateway.core.types import Backend, BackendId, BackendState
+
+
+class BackendLoad:
+    """One backend as the scheduler sees it. Token sums are integers; seconds reset when idle."""
+
+    __slots__ = (
+        "_own_tokens",
+        "assigned_s",
+        "backend",
+        "backlog_s",
+        "bound",
+        "context_tokens",
+        "pending_prefill_tokens",
+        "prefix",
+        "running",
+        "state",
+    )
+
+    def __init__(
+        self,
+        backend: Backend,
+        state: BackendState = BackendState.UP,
+        shares: FairShares | None = None,
+    ) -> None:
+        self.backend = backend
+        self.state = state
+        self.running: dict[str, Call] = {}
+        self.bound = ReadyQueue(shares)
+        """Calls that a policy binding at arrival put here and that wait for room."""
+        self.prefix = PrefixTable(backend.profile.kv_tokens)
+        self.pending_prefill_tokens = 0
+        """Prompt tokens of running calls whose first token is not out."""
+        self.context_tokens = 0
+        """Prompt and predicted output of running calls: what attention will read."""
+        self._own_tokens = 0
+        self.backlog_s = 0.0
+        """Predicted unloaded seconds of work bound or running here, less what is done."""
+        self.assigned_s = 0.0
+        """All the work ever given to it (HexGen-Flow's published code scores by this)."""
+
+    def configure(self, backend: Backend, state: BackendState) -> None:
+        """The backend is configured like this, or in this state, from now on."""
+        self.backend = backend
+        self.state = state
+        self.prefix.capacity_tokens = backend.profile.kv_tokens
+        if state is BackendState.DOWN:
+            self.prefix.forget()  # who comes back from the dead has an empty cache
+
+    @property
+    def id(self) -> BackendId:
+        """The backend's id."""
+        return self.backend.id
+
+    @property
+    def in_flight(self) -> int:
+        """Calls in the engine."""
+        return len(self.running)
+
+    @property
+    def pending(self) -> int:
+        """Calls in the engine or bound to it."""
+        return len(self.running) + len(self.bound)
+
+    @property
+    def reserved_tokens(self) -> int:
+        """KV tokens that running calls hold or will hold; shared prefixes count once."""
+        return self._own_tokens + self.prefix.referenced_tokens
+
+    def fresh_tokens(self, call: Call) -> int:
+        """Return the prompt tokens that would have to be computed here (at least 1)."""
+        request = call.request
+        if not request.prefix:
+            return request.prompt_tokens
+        return max(request.prompt_tokens - self.prefix.cached_tokens(request.prefix), 1)
+
+    def service_s(self, call: Call) -> float:
+        """Return the call's predicted time if it had this backend to itself."""
+        return unloaded_s(
+            self.backend.profile,
+            self.fresh_tokens(call),
+            call.request.prompt_tokens,
+            call.output_tokens,
+        )
+
+    def has_slot(self) -> bool:
+        """Return whether the hard caps let one more call in."""
+        in_flight = len(self.running)
+        cap = self.backend.max_in_flight
+        return in_flight < self.backend.profile.max_num_seqs and (cap is None or in_flight < cap)
+
+    def has_room(self, call: Call, budget_share: float) -> bool:
+        """Return whether the call fits the KV budget; an idle backend takes anything."""
+        if not self.running:
+            return True
+        if not self.has_slot():
+            return False
+        request = call.request
+        need = call.output_tokens + request.prompt_tokens
+        if request.prefix:
+            need -= sum(tokens for _, tokens in request.prefix)
+            need += self.prefix.unreferenced_tokens(request.prefix)
+        return self.reserved_tokens + need <= budget_share * self.backend.profile.kv_tokens
+
+    def bind(self, call: Call) -> None:
+        """Count a call's work here from now on, whether it waits or runs."""
+        call.load = self
+        call.backlog_s = self.service_s(call)
+        self.backlog_s += call.backlog_s
+        self.assigned_s += call.backlog_s
+
+    def unbind(self, call: Call) -> None:
+        """Stop counting a call's work here."""
+        self.backlog_s -= call.backlog_s
+        call.backlog_s = 0.0
+        call.load = None
+        if not self.running and not self.bound:
+            self.backlog_s = 0.0  # forget what rounding left behind
+
+    def start(self, call: Call) -> None:
+        """A bound call enters the engine."""
+        request = call.request
+        call.fresh_tokens = self.fresh_tokens(call)
+        call.context_tokens = request.prompt_tokens + call.output_tokens
+        call.own_tokens = call.context_tokens - sum(tokens for _, tokens in request.prefix)
+        self.pending_prefill_tokens += call.fresh_tokens
+        self.context_tokens += call.context_tokens
+        self._own_tokens += call.own_tokens
+        self.prefix.acquire(request.prefix)
+        self.running[request.id] = call
+
+    def prefill_done(self, call: Call) -> None:
+        """The call's first token is out: its prompt is no longer ahead of others."""
+        self.pending_prefill_tokens -= call.fresh_tokens
+        profile = self.backend.profile
+        done_s = min(profile.prefill_s_per_token * call.fresh_tokens, call.backlog_s)
+        call.fresh_tokens = 0
+        self._lower_backlog(call, done_s)
+
+    def progress(self, call: Call, remaining_tokens: int, seen_tokens: int) -> None:
+        """The call has produced `seen_tokens` and is now expected to need so many more."""
+        output_tokens = seen_tokens + remaining_tokens
+        change = output_tokens - call.output_tokens
+        call.output_tokens = output_tokens
+        call.context_tokens += change
+        call.own_tokens += change
+        self.context_tokens += change
+        self._own_tokens += change
+        left_s = unloaded_s(self.backend.profile, 0, call.context_tokens, remaining_tokens)
+        self._lower_backlog(call, call.backlog_s - left_s)
+
+    def stop(self, call: Call) -> None:
+        """A call leaves the engine, however it ended."""
+        del self.running[call.request.id]
+        self.pending_prefill_tokens -= call.fresh_tokens
+        self.context_tokens -= call.context_tokens
+        self._own_tokens -= call.own_tokens
+        self.prefix.release(call.request.prefix)
+        self.unbind(call)
+
+    def _lower_backlog(self, call: Call, by_s: float) -> None:
+        call.backlog_s -= by_s
+        self.backlog_s -= by_s

@@ -1,0 +1,56 @@
+"""completion: the default's score, a call's own predicted completion plus the delay it causes.
+
+For a call r on backend m with n calls in flight (`docs/policies.md` has the derivation):
+
+    step = c0 + max(b0, a (n + 1)) + k (KV + in_r)         one decode step with r in the batch
+    own  = a (PB + p_r) + o_r x step                       prefills ahead, its own, its decode
+    ext  = n (a p_r + o_r k in_r / 2)                      what r costs the n calls there
+    S    = 2 (alpha own + (1 - alpha) ext)                 alpha = 0.5: own + ext
+
+PB: prompt tokens there whose first token is not out; KV: prompt and predicted output tokens
+there; p_r: r's prompt tokens that are not in m's prefix cache; o_r: its predicted output.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.core.call import Call
+from gateway.core.load import BackendLoad
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """alpha = 1 looks after the call alone; alpha = 0 only after those that are there already."""
+
+    alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha must lie in [0, 1], not {self.alpha}")
+
+    def scores(self, call: Call, loads: Sequence[BackendLoad], turn: int) -> list[float]:
+        """Return seconds, own and caused, for each backend."""
+        del turn
+        own_weight, caused_weight = 2 * self.alpha, 2 * (1 - self.alpha)
+        prompt_tokens = call.request.prompt_tokens
+        output_tokens = call.output_tokens
+        prefix = call.request.prefix
+        scores = []
+        for load in loads:
+            profile = load.backend.profile
+            prefill_s = profile.prefill_s_per_token
+            read_s = profile.kv_read_s_per_token
+            batch = len(load.running)
+            fresh_tokens = load.fresh_tokens(call) if prefix else prompt_tokens
+            step_s = (
+                profile.step_overhead_s
+                + max(profile.decode_base_s, prefill_s * (batch + 1))
+                + read_s * (load.context_tokens + prompt_tokens)
+            )
+            own_s = prefill_s * (load.pending_prefill_tokens + fresh_tokens)
+            own_s += output_tokens * step_s
+            caused_s = batch * (
+                prefill_s * fresh_tokens + 0.5 * output_tokens * read_s * prompt_tokens
+            )
+            scores.append(own_weight * own_s + caused_weight * caused_s)
+        return scores

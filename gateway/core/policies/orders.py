@@ -1,0 +1,100 @@
+"""Queue orders: what goes first among calls that wait."""
+
+from dataclasses import dataclass
+
+from gateway.core.call import Call
+from gateway.core.gittins import attention_cost, gittins_index
+
+ASSUMED_SLO_S = 60.0
+"""The deadline that deadline orders assume for a call that has none, after its arrival."""
+
+
+def _deadline_at(call: Call) -> float:
+    return call.arrived_at + ASSUMED_SLO_S if call.deadline_at is None else call.deadline_at
+
+
+@dataclass(frozen=True, slots=True)
+class Fcfs:
+    """fcfs: as they came."""
+
+    def key(self, call: Call) -> float:
+        """Return the arrival."""
+        return call.ready_at
+
+
+@dataclass(frozen=True, slots=True)
+class EarliestDeadline:
+    """edf: the earliest deadline first; a workflow's calls have the workflow's."""
+
+    def key(self, call: Call) -> float:
+        """Return the deadline."""
+        return _deadline_at(call)
+
+
+@dataclass(frozen=True, slots=True)
+class LeastLaxity:
+    """llf: the least time to spare first, given all the work that is still to come."""
+
+    def key(self, call: Call) -> float:
+        """Return the instant by which it must start; laxity is that minus now."""
+        return _deadline_at(call) - call.remaining_s
+
+
+@dataclass(frozen=True, slots=True)
+class ShortestFirst:
+    """srpt: the shortest predicted time first, by the point forecast."""
+
+    def key(self, call: Call) -> float:
+        """Return predicted seconds."""
+        return call.reference_s
+
+
+@dataclass(frozen=True, slots=True)
+class GittinsFirst:
+    """gittins: the lowest Gittins index of the predicted cost first (SageSched)."""
+
+    def key(self, call: Call) -> float:
+        """Return the index in token^2, for what the call has attained so far."""
+        cost_of = attention_cost(call.request.prompt_tokens)
+        return gittins_index(call.request.output, cost_of, call.tokens_seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Urgency:
+    """urgency: HexGen-Flow's local queue, U = t(q,m) - (t_SLO - waited), highest first.
+
+    All U rise at the same rate, so ascending ready + t_SLO - t(q,m) is the same order.
+    """
+
+    def key(self, call: Call) -> float:
+        """Return the instant by which the stage must start to keep its budget."""
+        budget_s = ASSUMED_SLO_S if call.budget_s is None else call.budget_s
+        return call.ready_at + budget_s - call.backlog_s
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualDeadline:
+    """The default's order: deadlines where there are any, made-up ones where there are none.
+
+    A workflow's calls go by its deadline. A call without one is due `kappa` times its Gittins
+    index after its arrival: short-looking calls first, and none waits for ever, since the key of
+    what comes later keeps growing. All keys are instants, so all traffic shares one scale.
+    """
+
+    kappa: float = 20.0
+
+    def __post_init__(self) -> None:
+        if self.kappa < 0:
+            raise ValueError(f"kappa must be >= 0, not {self.kappa}")
+
+    def key(self, call: Call) -> float:
+        """Return the (virtual) deadline."""
+        if call.deadline_at is not None:
+            return call.deadline_at
+        if call.run is not None:
+            return call.run.opened_at + self.kappa * call.total_s
+        prefill_s, step_s = call.reference_prefill_s, call.reference_step_s
+        index_s = gittins_index(
+            call.request.output, lambda output_tokens: prefill_s + step_s * output_tokens
+        )
+        return call.arrived_at + self.kappa * index_s

@@ -1,0 +1,523 @@
+"""Scheduler: one event in, all commands out. The live gateway and the simulator run this object."""
+
+from collections import deque
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import assert_never
+
+from gateway.core.admission import UNBOUNDED, Admission, QueueLimits, Unreachable
+from gateway.core.call import Call, CallState
+from gateway.core.commands import Command, Evict, Reject, Settle, Start, Stop, WorkflowEnded
+from gateway.core.cost import prefill_s, step_s
+from gateway.core.events import (
+    Abandoned,
+    Arrived,
+    BackendChanged,
+    BackendRemoved,
+    Event,
+    Failed,
+    Finished,
+    FirstToken,
+    PolicyChanged,
+    Progressed,
+    ShutdownBegan,
+    TimePassed,
+    WorkflowCancelled,
+    WorkflowCompleted,
+    WorkflowDeclared,
+)
+from gateway.core.fleet import Fleet
+from gateway.core.load import BackendLoad
+from gateway.core.outcomes import FailureKind, Outcome, RejectReason
+from gateway.core.placement import Placement
+from gateway.core.policies.base import Policy
+from gateway.core.queues import FairShares
+from gateway.core.stages import WorkflowEvent
+from gateway.core.types import Backend, BackendId, BackendState, InferenceRequest
+from gateway.core.workflow import WorkflowRun, Workflows
+
+MAX_ATTEMPTS = 3
+MAX_ENGINE_PRIORITY = 2**53 - 1
+"""vLLM reads a 64-bit integer; beyond 2^53 JSON numbers lose digits on the way."""
+
+
+class Scheduler:
+    """Holds what waits and what runs on each backend.
+
+    Not thread-safe and never awaits: one caller feeds it, so each `handle` is atomic. `fleet`,
+    `placement`, `workflows`, `admission` and `calls` may be read between events, by the way.
+    """
+
+    def __init__(
+        self,
+        backends: Iterable[Backend],
+        policy: Policy,
+        *,
+        limits: QueueLimits = UNBOUNDED,
+        workflows: Workflows | None = None,
+        shares: FairShares | None = None,
+        max_attempts: int = MAX_ATTEMPTS,
+    ) -> None:
+        shares = shares or FairShares()
+        self.fleet = Fleet(backends, shares)
+        self.placement = Placement(self.fleet, policy, shares)
+        self.admission = Admission(limits)
+        self.workflows = workflows or Workflows()
+        self.calls: dict[str, Call] = {}
+        """Every call that is not settled, by request id."""
+        self.wake_at: float | None = None
+        """When `TimePassed` should be fed at the latest; None: no need."""
+        self._max_attempts = max_attempts
+        self._sequence = 0
+        self._shutting_down = False
+        self._timeouts: deque[tuple[float, Call]] = deque()
+        """(since when it waits, call) in that order: the first times out first."""
+        self._silent: list[tuple[float, int, Call]] = []
+        """Heap of running calls that report no first token, by when it should be out."""
+
+    def handle(  # noqa: C901, PLR0912 - one case an event
+        self, event: Event, now: float
+    ) -> list[Command]:
+        """Take in one fact that became true at `now`; return what to do about it, in order."""
+        out: list[Command] = []
+        self._assume_first_tokens(now)
+        match event:
+            case Arrived(request):
+                self._arrive(request, now, out)
+            case Finished():
+                self._finish(event, now, out)
+            case FirstToken(request_id):
+                self._first_token(request_id, now, out)
+            case Progressed(request_id, output_tokens):
+                self._progress(request_id, output_tokens)
+            case Failed():
+                self._fail(event, now, out)
+            case Abandoned(request_id, output_tokens):
+                self._abandon(request_id, output_tokens, now, out)
+            case BackendChanged(backend, state):
+                self._change_backend(backend, state, now, out)
+            case BackendRemoved(backend_id):
+                self._remove_backend(backend_id, now, out)
+            case PolicyChanged(policy):
+                self._change_policy(policy, now, out)
+            case WorkflowDeclared(key, spec, deadline_s, strict):
+                self.workflows.declare(key, spec, deadline_s, strict, now)
+            case WorkflowCompleted(key):
+                self._complete(self.workflows.get(key), now, out)
+            case WorkflowCancelled(key):
+                self._cancel(self.workflows.get(key), now, out)
+            case ShutdownBegan():
+                self._shutting_down = True
+            case TimePassed():
+                self._look_at_the_clock(now, out)
+            case _:
+                assert_never(event)
+        self._set_alarm()
+        return out
+
+    @property
+    def waiting(self) -> int:
+        """Calls held or queued."""
+        return self.admission.total.requests
+
+    @property
+    def running(self) -> int:
+        """Calls in engines, those of removed backends included."""
+        return len(self.calls) - self.waiting
+
+    # Arrival
+
+    def _arrive(self, request: InferenceRequest, now: float, out: list[Command]) -> None:
+        if request.id in self.calls:
+            # Not settled: the id's books belong to the call that has it.
+            out.append(Reject(request.id, RejectReason.DUPLICATE_ID))
+            return
+        call = self._call_for(request, now)
+        ref = request.workflow
+        reason = self._refusal(call)
+        if reason is None and ref is not None:
+            call.run = self.workflows.open(ref, call.arrived_at)
+            if call.run.strict and self.workflows.blocks(call.run, ref.stage):
+                reason = RejectReason.STAGE_NOT_READY
+        if reason is not None:
+            self._reject(call, reason, now, out)
+            return
+        self.calls[request.id] = call
+        self._wait(call, now)
+        if call.run is not None and ref is not None:
+            self.workflows.join(call.run, call, now)
+            if self.workflows.blocks(call.run, ref.stage):
+                call.state = CallState.HELD
+                return
+        self._make_ready(call, now, out)
+
+    def _call_for(self, request: InferenceRequest, now: float) -> Call:
+        self._sequence += 1
+        call = Call(
+            request=request,
+            sequence=self._sequence,
+            arrived_at=now if request.first_seen_at is None else request.first_seen_at,
+            came_at=now,
+            output_tokens=max(round(request.output.mean_tokens), 1),
+            deadline_at=request.deadline_at,
+        )
+        reference = self.fleet.reference(request.model)
+        if reference is not None:
+            shared_tokens = sum(tokens for _, tokens in request.prefix)
+            call.reference_prefill_s = prefill_s(
+                reference, max(request.prompt_tokens - shared_tokens, 1)
+            )
+            context_tokens = request.prompt_tokens + call.output_tokens / 2
+            call.reference_step_s = step_s(reference, 1, context_tokens)
+        call.reference_s = _reference_s(call, call.output_tokens)
+        call.remaining_s = call.total_s = call.reference_s
+        return call
+
+    def _refusal(self, call: Call) -> RejectReason | None:
+        request = call.request
+        if self._shutting_down:
+            return RejectReason.SHUTTING_DOWN
+        if not self.fleet.serving(request.model):
+            return RejectReason.MODEL_NOT_FOUND
+        able = self.fleet.able(call)
+        if not able:
+            return RejectReason.NOT_SUPPORTED
+        if all(load.state is not BackendState.UP for load in able):
+            return RejectReason.NO_HEALTHY_BACKEND
+        if all(request.prompt_tokens >= load.backend.profile.kv_tokens for load in able):
+            return RejectReason.TOO_LARGE
+        return self.admission.refusal(request.tenant, request.body_bytes)
+
+    def _make_ready(self, call: Call, now: float, out: list[Command]) -> None:
+        """Nothing but room is missing any more: queue the call, start what can start."""
+        call.state = CallState.QUEUED
+        call.ready_at = now
+        if call.run is not None:
+            self.workflows.enter(call.run, call, now)
+        unreachable = self.admission.limits.on_unreachable_deadline
+        if unreachable is not Unreachable.QUEUE and self._is_out_of_reach(call, now):
+            if unreachable is Unreachable.REJECT:
+                self._turn_away(call, RejectReason.DEADLINE_UNREACHABLE, now, out)
+                return
+            call.is_hopeless = True
+        self._send(self.placement.add(call, now), now, out)
+
+    def _is_out_of_reach(self, call: Call, now: float) -> bool:
+        """Return whether the deadline is missed with the configured probability, even unloaded."""
+        if call.deadline_at is None or call.reference_step_s <= 0:
+            return False
+        rest_s = call.remaining_s - call.reference_s
+        left_s = call.deadline_at - now - rest_s - call.reference_prefill_s
+        late = call.request.output.exceeds(left_s / call.reference_step_s)
+        return late >= self.admission.limits.late_probability
+
+    # Running
+
+    def _send(self, started: list[Call], now: float, out: list[Command]) -> None:
+        """Put the starts of calls that placement has let go into words."""
+        ranks = self.placement.policy.ranks_in_engine
+        for call in started:
+            self._unwait(call)
+            self.admission.started(now)
+            call.state = CallState.RUNNING
+            call.started_at = now
+            call.attempts += 1
+            rank_ms = call.order_key * 1000 if ranks else 0.0
+            rank = int(max(min(rank_ms, MAX_ENGINE_PRIORITY), -MAX_ENGINE_PRIORITY))
+            load, decision = self._load_of(call), call.decision
+            assert decision is not None
+            out.append(Start(call.request.id, load.id, rank, decision, call.attempts))
+            if not call.request.reports_first_token:
+                heappush(self._silent, (call.prefill_ends_at, call.sequence, call))
+
+    def _first_token(self, request_id: str, now: float, out: list[Command]) -> None:
+        call = self.calls.get(request_id)
+        if call is None or call.state is not CallState.RUNNING or call.first_token_at is not None:
+            return
+        call.first_token_at = now
+        load = self._load_of(call)
+        load.prefill_done(call)
+        self._send(self.placement.room_changed(load, now), now, out)
+
+    def _assume_first_tokens(self, now: float) -> None:
+        """Calls whose prefill should be over by now no longer stand in others' way."""
+        silent = self._silent
+        while silent and silent[0][0] <= now:
+            due_at, _, call = heappop(silent)
+            if call.state is CallState.RUNNING and call.prefill_ends_at == due_at:
+                self._load_of(call).prefill_done(call)
+
+    def _progress(self, request_id: str, output_tokens: int) -> None:
+        call = self.calls.get(request_id)
+        if call is None or call.state is not CallState.RUNNING:
+            return
+        call.tokens_seen = output_tokens
+        remaining = max(round(call.request.output.remaining_mean(output_tokens)), 1)
+        self._load_of(call).progress(call, remaining, output_tokens)
+
+    def _finish(self, event: Finished, now: float, out: list[Command]) -> None:
+        call = self.calls.get(event.request_id)
+        if call is None or call.state is not CallState.RUNNING:
+            return
+        call.tokens_seen = event.output_tokens
+        self._end_run(call, Outcome.COMPLETED, None, now, out)
+
+    def _fail(self, event: Failed, now: float, out: list[Command]) -> None:
+        call = self.calls.get(event.request_id)
+        if call is None or call.state is not CallState.RUNNING:
+            return
+        call.tokens_seen = event.output_tokens
+        invalid = event.kind is FailureKind.INVALID_REQUEST
+        if event.retryable and not invalid and call.attempts < self._max_attempts:
+            self._retry(call, now, out)
+            return
+        outcome = Outcome.INVALID if invalid else Outcome.FAILED
+        self._end_run(call, outcome, event.kind, now, out)
+
+    def _retry(self, call: Call, now: float, out: list[Command]) -> None:
+        """Queue a call that a backend failed again, in its old place."""
+        load = self._load_of(call)
+        call.tried.add(load.id)
+        load.stop(call)
+        call.started_at = call.first_token_at = None
+        call.tokens_seen = 0
+        call.state = CallState.QUEUED
+        self._wait(call, now)
+        self._send(self.placement.add(call, now), now, out)
+        self._send(self.placement.room_changed(load, now), now, out)
+
+    def _abandon(self, request_id: str, tokens: int, now: float, out: list[Command]) -> None:
+        call = self.calls.get(request_id)
+        if call is None:
+            return
+        if call.state is CallState.RUNNING:
+            call.tokens_seen = tokens
+            out.append(Stop(call.request.id, self._load_of(call).id))
+            self._end_run(call, Outcome.ABANDONED, None, now, out)
+        else:
+            self._end_wait(call, Outcome.ABANDONED, None, now, out)
+
+    # Endings
+
+    def _reject(self, call: Call, reason: RejectReason, now: float, out: list[Command]) -> None:
+        retry_after_s = self._retry_after_s(reason, now)
+        out.append(Reject(call.request.id, reason, retry_after_s))
+        out.append(_settlement(call, Outcome.REJECTED, reason, None, now))
+
+    def _turn_away(self, call: Call, reason: RejectReason, now: float, out: list[Command]) -> None:
+        """Refuse a call that was taken in but is in no queue yet."""
+        self._forget(call, now, answered=False)
+        self._unwait(call)
+        call.state = CallState.ENDED
+        self._reject(call, reason, now, out)
+        self._after_workflow_call(call, now, out)
+
+    def _end_wait(
+        self,
+        call: Call,
+        outcome: Outcome,
+        reason: RejectReason | None,
+        now: float,
+        out: list[Command],
+    ) -> None:
+        """Close the books of a call that is held or queued."""
+        if call.state is CallState.QUEUED:
+            self.placement.remove(call)
+        self._unwait(call)
+        call.state = CallState.ENDED
+        self._forget(call, now, answered=False)
+        if reason is not None:
+            out.append(Evict(call.request.id, reason, self._retry_after_s(reason, now)))
+        out.append(_settlement(call, outcome, reason, None, now))
+        self._after_workflow_call(call, now, out)
+
+    def _end_run(
+        self,
+        call: Call,
+        outcome: Outcome,
+        reason: RejectReason | FailureKind | None,
+        now: float,
+        out: list[Command],
+    ) -> None:
+        """Close the books of a running call, then fill the room it leaves."""
+        load = self._load_of(call)
+        load.stop(call)
+        call.state = CallState.ENDED
+        self.placement.settle(call, load)
+        self._forget(call, now, answered=outcome is Outcome.COMPLETED)
+        out.append(_settlement(call, outcome, reason, load.id, now))
+        self._after_workflow_call(call, now, out)
+        self._send(self.placement.room_changed(load, now), now, out)
+
+    def _forget(self, call: Call, now: float, *, answered: bool) -> None:
+        self.calls.pop(call.request.id, None)
+        if call.run is not None:
+            own_s = _reference_s(call, call.tokens_seen)
+            self.workflows.leave(call.run, call, now, answered, own_s)
+
+    def _retry_after_s(self, reason: RejectReason, now: float) -> float | None:
+        if reason in {RejectReason.QUEUE_FULL, RejectReason.TENANT_QUEUE_FULL}:
+            return self._drain_s(now)
+        if reason in {RejectReason.QUEUE_TIMEOUT, RejectReason.NO_HEALTHY_BACKEND}:
+            return max(self._drain_s(now), 1.0)
+        return None
+
+    def _drain_s(self, now: float) -> float:
+        total = self.admission.total
+        backlog_s = total.predicted_s + sum(load.backlog_s for load in self.fleet.loads.values())
+        return self.admission.drain_s(now, total.requests, backlog_s / max(self.running, 1))
+
+    # Workflows
+
+    def _after_workflow_call(self, call: Call, now: float, out: list[Command]) -> None:
+        run = call.run
+        if run is None or self.workflows.get(run.key) is not run:
+            return
+        for held in self.workflows.unblocked(run):
+            self._make_ready(held, now, out)
+        if self.workflows.is_over(run):
+            self._close(run, WorkflowEvent.CLOSED, now, out)
+
+    def _complete(self, run: WorkflowRun | None, now: float, out: list[Command]) -> None:
+        if run is None:
+            return
+        run.closing = True
+        if self.workflows.is_over(run):
+            self._close(run, WorkflowEvent.CLOSED, now, out)
+
+    def _cancel(self, run: WorkflowRun | None, now: float, out: list[Command]) -> None:
+        if run is None:
+            return
+        calls = list(run.calls.values())
+        self._close(run, WorkflowEvent.CANCELLED, now, out)
+        # What waits goes first, so that no room made by a stop is filled by a sibling.
+        for call in sorted(calls, key=lambda call: call.state is CallState.RUNNING):
+            if call.state is CallState.RUNNING:
+                backend_id = self._load_of(call).id
+                out.append(Stop(call.request.id, backend_id, RejectReason.WORKFLOW_CANCELLED))
+                self._end_run(call, Outcome.CANCELLED, RejectReason.WORKFLOW_CANCELLED, now, out)
+            else:
+                self._end_wait(call, Outcome.CANCELLED, RejectReason.WORKFLOW_CANCELLED, now, out)
+
+    def _close(
+        self, run: WorkflowRun, event: WorkflowEvent, now: float, out: list[Command]
+    ) -> None:
+        ended_at = run.last_active_at if event is WorkflowEvent.WENT_IDLE else now
+        self.workflows.close(run, event)
+        out.append(
+            WorkflowEnded(
+                key=run.key,
+                name=run.name,
+                state=run.state,
+                opened_at=run.opened_at,
+                ended_at=ended_at,
+                deadline_at=run.deadline_at,
+                calls=run.total_calls,
+            )
+        )
+
+    # Backends and policy
+
+    def _change_backend(
+        self, backend: Backend, state: BackendState, now: float, out: list[Command]
+    ) -> None:
+        load = self.fleet.change(backend, state)
+        if state is not BackendState.UP:
+            self._replace(self.placement.unbind(load), now, out)
+        self._send(self.placement.room_changed(load, now), now, out)
+
+    def _remove_backend(self, backend_id: BackendId, now: float, out: list[Command]) -> None:
+        load = self.fleet.loads.get(backend_id)
+        if load is None:
+            return
+        load.state = BackendState.DOWN
+        waiting = self.placement.unbind(load)
+        self.fleet.remove(backend_id)
+        self._replace(waiting, now, out)
+
+    def _change_policy(self, policy: Policy, now: float, out: list[Command]) -> None:
+        waiting = self.placement.clear()
+        self.placement.policy = policy
+        self._replace(waiting, now, out)
+
+    def _replace(self, calls: list[Call], now: float, out: list[Command]) -> None:
+        for call in calls:
+            self._send(self.placement.add(call, now), now, out)
+
+    # Time
+
+    def _look_at_the_clock(self, now: float, out: list[Command]) -> None:
+        timeout_s = self.admission.limits.timeout_s
+        while self._timeouts and self._timeouts[0][0] + timeout_s <= now:
+            since, call = self._timeouts.popleft()
+            if _waits(call, since):
+                self._end_wait(call, Outcome.EVICTED, RejectReason.QUEUE_TIMEOUT, now, out)
+        for run in self.workflows.idle(now):
+            self._close(run, WorkflowEvent.WENT_IDLE, now, out)
+
+    def _set_alarm(self) -> None:
+        timeouts = self._timeouts
+        while timeouts and not _waits(timeouts[0][1], timeouts[0][0]):
+            timeouts.popleft()
+        idle_at = self.workflows.next_idle_at()
+        if timeouts:
+            queue_at = timeouts[0][0] + self.admission.limits.timeout_s
+            self.wake_at = queue_at if idle_at is None else min(queue_at, idle_at)
+        else:
+            self.wake_at = idle_at
+
+    # Books
+
+    def _wait(self, call: Call, now: float) -> None:
+        request = call.request
+        self.admission.entered(request.tenant, request.body_bytes, call.reference_s)
+        call.waits_since = now
+        self._timeouts.append((now, call))
+
+    def _unwait(self, call: Call) -> None:
+        request = call.request
+        self.admission.left(request.tenant, request.body_bytes, call.reference_s)
+
+    def _load_of(self, call: Call) -> BackendLoad:
+        load = call.load
+        assert load is not None, f"running call {call.request.id} has no backend"
+        return load
+
+
+def _waits(call: Call, since: float) -> bool:
+    return call.state in {CallState.HELD, CallState.QUEUED} and call.waits_since == since
+
+
+def _reference_s(call: Call, output_tokens: int) -> float:
+    return call.reference_prefill_s + max(output_tokens - 1, 0) * call.reference_step_s
+
+
+def _settlement(
+    call: Call,
+    outcome: Outcome,
+    reason: RejectReason | FailureKind | None,
+    backend_id: BackendId | None,
+    now: float,
+) -> Settle:
+    request = call.request
+    return Settle(
+        request_id=request.id,
+        outcome=outcome,
+        reason=reason,
+        tenant=request.tenant,
+        model=request.model,
+        workflow=request.workflow.key if request.workflow else None,
+        workflow_name=request.workflow.name if request.workflow else None,
+        stage=request.workflow.stage if request.workflow else None,
+        backend_id=backend_id,
+        attempts=call.attempts,
+        arrived_at=call.came_at,
+        started_at=call.started_at,
+        first_token_at=call.first_token_at,
+        ended_at=now,
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=call.tokens_seen,
+        predicted_output_tokens=request.output.mean_tokens,
+        predicted_s=call.decision.predicted_s if call.decision else None,
+        deadline_at=call.deadline_at,
+    )
