@@ -126,9 +126,7 @@ def log_normal(median_tokens: float, sd_log: float) -> LengthDistribution:
         return 0.5 * (1 + erf(log(tokens / median_tokens) / (sd_log * sqrt(2))))
 
     cumulative = [0.0, *(below(edge) for edge in EDGES[1:-1]), 1.0]
-    return LengthDistribution(
-        mass=tuple(high - low for low, high in zip(cumulative, cumulative[1:], strict=False))
-    )
+    return LengthDistribution(mass=tuple(high - low for low, high in pairwise(cumulative)))
 
 
 PRIOR = log_normal(median_tokens=256, sd_log=1.2)
