@@ -63,6 +63,8 @@ class TraceWorkflow:
         return (call for step in self.steps for call in step.calls)
 
 
+SINGLE = "single"
+"""The name of a workflow that is one independent call: it has no workflow id on the wire."""
 TEXT2SQL = "text2sql"
 TEXT2SQL_TEMPLATE_TOKENS: Mapping[str, int] = {
     "Information Retriever": 213,
@@ -215,7 +217,7 @@ def _from_csv(path: Path, text: str) -> list[TraceWorkflow]:
         started_at = started_at or at
         workflows.append(
             TraceWorkflow(
-                name="single",
+                name=SINGLE,
                 steps=(TraceStep(calls=(call,)),),
                 arrival_s=(at - started_at).total_seconds(),
             )
