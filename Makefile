@@ -1,0 +1,42 @@
+# One command each; every one sets itself up on a machine with Python >= 3.11, git, make and a C++ compiler.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+CODE   := gateway loadgen tests bench tools examples
+
+.PHONY: install demo test test-engines serve check format bench clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "HexSage needs Python >= 3.11; set PYTHON=python3.11 (or newer)")'
+	@command -v c++ >/dev/null || command -v g++ >/dev/null || { echo "HexSage needs a C++ compiler: hnswlib is built from source"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## emulated fleet, gateway, sweep, report; FAST=1 for a minute's version
+	$(BIN)/python tools/demo.py $(if $(FAST),--fast)
+
+check: $(STAMP)  ## format, lint, types, import contracts
+	$(BIN)/ruff format --check $(wildcard $(CODE))
+	$(BIN)/ruff check $(wildcard $(CODE))
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff format $(wildcard $(CODE))
+	$(BIN)/ruff check --fix $(wildcard $(CODE))
+
+test: check  ## all that CI runs
+	$(BIN)/python -m pytest
+
+serve: $(STAMP)
+	$(BIN)/hexsage serve --config backends.yaml
+
+bench: $(STAMP)  ## the scheduling table, on recorded traces where they are present
+	$(BIN)/python bench/scheduling.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-report
