@@ -1,0 +1,196 @@
+"""Report -> terminal table, Markdown, one self-contained HTML page (pure but for the terminal)."""
+
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from rich.console import Console
+from rich.table import Table
+
+from loadgen.report import Cell, Comparison, compare, warnings_of
+from loadgen.results import Result
+from loadgen.statistics import Ratio
+
+CAPTIONS = {
+    "latency": "Workflow latency, from planned arrival to the end of the last call.",
+    "attainment": (
+        "Share of workflows that would have met a deadline of so many times T0, the mean "
+        "unloaded critical path. The dotted line is the deadline that was announced."
+    ),
+    "goodput": (
+        "Workflows a second that met their deadline, and that completed at all, against "
+        "what was offered."
+    ),
+    "stages": "Where the time goes: calls by stage, from sent to last token.",
+    "slowest": (
+        "The slowest workflow of the first policy at the highest rate, and the same workflow, "
+        "with the same arrivals around it, under the others. A bar is a call."
+    ),
+}
+HEADER = (
+    "rate /s",
+    "policy",
+    "n",
+    "P50 s",
+    "P95 s",
+    "P99 s",
+    "mean s",
+    "on time",
+    "goodput /s",
+    "done /s",
+    "TTFT s",
+    "TTLT s",
+    "failed",
+    "P95 lower by",
+)
+
+
+def table(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
+    """Return a row a cell under HEADER, rate by rate, the policies in their given order."""
+    policies = list(dict.fromkeys(cell.policy for cell in cells))
+    versus = {(one.policy, one.qps): one for one in compare(cells)}
+    ordered = sorted(cells, key=lambda cell: (cell.rate_per_s, policies.index(cell.policy)))
+    return [_row(cell, versus.get((cell.policy, cell.qps))) for cell in ordered]
+
+
+def sentences(cells: Sequence[Cell]) -> list[str]:
+    """Say in words what the comparisons with the first policy came to."""
+    p95 = {(cell.policy, cell.qps): cell for cell in cells}
+    return [
+        text
+        for one in compare(cells)
+        if (text := _sentence(one, p95[one.policy, one.qps], p95[one.baseline, one.qps]))
+    ]
+
+
+def to_terminal(result: Result, console: Console) -> None:
+    """Print the table, what it says in words, and what to beware of."""
+    grid = Table(caption=_deadline(result), caption_justify="left")
+    for name in HEADER:
+        grid.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
+    rate = None
+    for row in table(result.cells):
+        if rate not in (None, row[0]):
+            grid.add_section()
+        rate = row[0]
+        grid.add_row(*row)
+    console.print(grid)
+    for sentence in sentences(result.cells):
+        console.print(sentence, highlight=False)
+    for warning in warnings_of(result.cells):
+        console.print(f"beware: {warning}", style="yellow", highlight=False)
+
+
+def to_markdown(result: Result) -> str:
+    """Return the table and settings as Markdown."""
+    lines = [f"# {result.settings['title']}", "", *_markdown_table(HEADER, table(result.cells)), ""]
+    lines += [_deadline(result), ""]
+    lines += [f"- {sentence}" for sentence in sentences(result.cells)]
+    lines += [f"- Beware: {warning}" for warning in warnings_of(result.cells)]
+    settings = [(name, _text(value)) for name, value in result.settings.items()]
+    return "\n".join([*lines, "", *_markdown_table(("setting", "value"), settings), ""])
+
+
+def to_html(result: Result, svgs: Mapping[str, bytes]) -> str:
+    """Return the whole report as one page that needs nothing else."""
+    page = Template(files("loadgen").joinpath("report.html").read_text(encoding="utf-8"))
+    rows = table(result.cells)
+    return page.substitute(
+        title=escape(str(result.settings["title"])),
+        sentences=_items(sentences(result.cells), "finding"),
+        warnings=_items(warnings_of(result.cells), "warning"),
+        table=_html_table(HEADER, rows),
+        deadline=escape(_deadline(result)),
+        figures="\n".join(_html_figure(name, svg) for name, svg in svgs.items()),
+        settings=_html_table(
+            ("setting", "value"), [(name, _text(value)) for name, value in result.settings.items()]
+        ),
+    )
+
+
+def _row(cell: Cell, versus: Comparison | None) -> tuple[str, ...]:
+    latency = cell.workflow
+    return (
+        f"{cell.rate_per_s:.3g}",
+        cell.policy,
+        str(len(cell.measured)),
+        *(
+            (_s(latency.p50_s), _s(latency.p95_s), _s(latency.p99_s), _s(latency.mean_s))
+            if latency
+            else ("-",) * 4
+        ),
+        f"{cell.deadline_attainment:.0%}",
+        f"{cell.goodput_per_s:.3f}",
+        f"{cell.throughput_per_s:.3f}",
+        _s(cell.ttft.mean_s) if cell.ttft else "-",
+        _s(cell.ttlt.mean_s) if cell.ttlt else "-",
+        str(sum(cell.failures.values())),
+        _times(versus.p95) if versus and versus.p95 else "-",
+    )
+
+
+def _sentence(one: Comparison, cell: Cell, baseline: Cell) -> str | None:
+    if one.p95 is None or cell.workflow is None or baseline.workflow is None:
+        return None
+    if not one.p95.is_significant:
+        verdict = "no difference beyond noise in P95 workflow latency"
+    elif one.p95.value > 1:
+        verdict = f"P95 workflow latency {one.p95.value:.2f}x lower"
+    else:
+        verdict = f"P95 workflow latency {1 / one.p95.value:.2f}x higher"
+    return (
+        f"At {cell.rate_per_s:.3g} workflows/s, {one.policy} against {one.baseline}: {verdict} "
+        f"({_s(cell.workflow.p95_s)} s against {_s(baseline.workflow.p95_s)} s; ratio "
+        f"{_times(one.p95)}), on time {cell.deadline_attainment:.0%} against "
+        f"{baseline.deadline_attainment:.0%}."
+    )
+
+
+def _deadline(result: Result) -> str:
+    return (
+        f"Times are engine seconds. T0 = {result.base_s:.1f} s, the mean unloaded critical path; "
+        f"deadline = {result.slo_scale:g} x T0. Intervals: 95 %, paired block bootstrap. "
+        "TTFT is measured only with --stream."
+    )
+
+
+def _s(seconds: float) -> str:
+    return f"{seconds:.3g}" if seconds < 100 else f"{seconds:.0f}"
+
+
+def _times(ratio: Ratio) -> str:
+    return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    cells = [header, ["---"] * len(header), *rows]
+    return ["| " + " | ".join(text.replace("|", r"\|") for text in row) + " |" for row in cells]
+
+
+def _html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>\n" for row in rows
+    )
+    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>"
+
+
+def _html_figure(name: str, svg: bytes) -> str:
+    caption = escape(CAPTIONS[name])
+    source = f"data:image/svg+xml;base64,{b64encode(svg).decode()}"
+    return (
+        f'<figure id="{name}"><img src="{source}" alt="{caption}">'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def _items(texts: Sequence[str], kind: str) -> str:
+    if not texts:
+        return ""
+    return f'<ul class="{kind}">' + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>"
