@@ -56,8 +56,8 @@ UNIT_TEST_PROMPT = Quantiles({0.01: 699, 0.05: 813, 0.5: 1109, 0.95: 1467, 0.99:
 UNIT_TEST_OUT = Quantiles({0.01: 31, 0.05: 42, 0.5: 100, 0.95: 134, 0.99: 245})
 EVALUATE_PROMPT = Quantiles({0.01: 588, 0.05: 676, 0.5: 1030, 0.9: 1409, 0.95: 1901})
 EVALUATE_OUT = Quantiles({0.89: 22, 0.95: 96, 0.99: 169})
-TESTER_PROMPT = Quantiles({0.3: 271, 0.5: 275, 0.7: 278})
-TESTER_OUT = Quantiles({0.75: 4, 0.8: 6})
+UNIT_TESTS = ((271, 6), (275, 4), (278, 4))
+"""Prompt and answer of the unit tester's three runs."""
 
 
 def text2sql(rng: Random, count: int) -> list[TraceWorkflow]:
@@ -75,12 +75,13 @@ def _workflow(rng: Random) -> TraceWorkflow:
     for _ in range(rng.choices(counts, weights)[0]):
         output_tokens = REVISE_OUT.at(near(question, 0.4, rng))
         steps.append(_single("revise", revise_tokens, output_tokens, SQL_S))
-    steps.append(_unit_tester(rng))
-    if rng.random() >= ENDS_EARLY_SHARE:
-        steps.extend(_unit_test_and_evaluation(rng, question))
+    first, second, third = (_single("unit_tester", *lengths, SQL_S) for lengths in UNIT_TESTS)
+    if rng.random() < ENDS_EARLY_SHARE:
+        steps += [first, second, third]
     else:
-        steps.append(_unit_tester(rng))
-    return TraceWorkflow(name=TEXT2SQL, steps=(*steps, _unit_tester(rng)))
+        unit_test, evaluation = _unit_test_and_evaluation(rng, question)
+        steps += [first, unit_test, second, evaluation, third]
+    return TraceWorkflow(name=TEXT2SQL, steps=tuple(steps))
 
 
 def _retrieval(rng: Random, question: float) -> list[TraceStep]:
@@ -118,7 +119,7 @@ def _candidates(rng: Random, question: float, schema_tokens: int) -> TraceStep:
     )
 
 
-def _unit_test_and_evaluation(rng: Random, question: float) -> list[TraceStep]:
+def _unit_test_and_evaluation(rng: Random, question: float) -> tuple[TraceStep, TraceStep]:
     unit_test = _single(
         "generate_unit_test",
         UNIT_TEST_PROMPT.at(near(question, 0.9, rng)),
@@ -132,13 +133,7 @@ def _unit_test_and_evaluation(rng: Random, question: float) -> list[TraceStep]:
             for _ in range(rng.choices(counts, weights)[0])
         )
     )
-    return [unit_test, _unit_tester(rng), evaluation]
-
-
-def _unit_tester(rng: Random) -> TraceStep:
-    z = rng.gauss(0.0, 1.0)
-    # The longer of its prompts are those it answers with fewer tokens.
-    return _single("unit_tester", TESTER_PROMPT.at(z), TESTER_OUT.at(-z), SQL_S)
+    return unit_test, evaluation
 
 
 def _single(stage: str, prompt_tokens: int, output_tokens: int, tool_s: float = 0.0) -> TraceStep:
