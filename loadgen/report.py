@@ -233,7 +233,9 @@ def _cell(runs: Sequence[Run], base_s: float, cut: float) -> Cell:
         prompt_tokens=sum(call.prompt_tokens for call in calls),
         output_tokens=sum(call.usage_output_tokens or 0 for call in calls),
         stages=_stages(calls),
-        failures=Counter(call.outcome for run in runs for call in run.calls if call.outcome != OK),
+        failures=dict(
+            Counter(call.outcome for run in runs for call in run.calls if call.outcome != OK)
+        ),
         lag=summary([call.lag_s for run in runs for call in run.calls]),
         lag_share=_share(
             sum(part.lag_s for part in parts), sum(workflow.latency_s for workflow in done)
