@@ -1,8 +1,7 @@
-"""EngineModel: continuous batching, step by step and in jumps, against arithmetic and a slow twin."""
+"""EngineModel: continuous batching in jumps, against arithmetic and a step-by-step twin."""
 
 import math
-from dataclasses import dataclass, field, replace
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from gateway.core.profiles import PROFILES, GpuProfile
 from gateway.core.types import PromptSegment
 from gateway.sim.engine import EngineCall, EngineEvent, EngineModel, FinishedAt, FirstTokenAt
+from tests.sim.slow_engine import Action, SlowEngine, run_slowly
 
 A100 = PROFILES["A100-80G"]
 TINY = GpuProfile(
@@ -24,251 +24,7 @@ TINY = GpuProfile(
     max_num_seqs=6,
     block_tokens=4,
 )
-
-
-# -- a slow twin: one step after the other, one block after the other
-
-
-@dataclass(eq=False)
-class Slow:
-    """A sequence of the slow twin."""
-
-    call: EngineCall
-    key: tuple[int, int]
-    output: int = 0
-    computed: int = 0
-    private: int = 0
-    cached: int | None = None
-    preemptions: int = 0
-    started_at: float = 0.0
-    decoding: bool = False
-    held: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def total(self) -> int:
-        """Tokens that must be computed before its next one."""
-        return self.call.prompt_tokens + self.output
-
-
-class SlowEngine:
-    """vLLM's scheduling loop written down naively; what EngineModel must agree with."""
-
-    def __init__(self, profile: GpuProfile, *, priority: bool, caching: bool) -> None:
-        self.profile = profile
-        self.priority = priority
-        self.caching = caching
-        self.free = profile.kv_tokens // profile.block_tokens
-        self.users: dict[tuple[int, int], int] = {}
-        self.unused: list[tuple[int, int]] = []
-        self.waiting: list[Slow] = []
-        self.running: list[Slow] = []
-        self.arrivals = 0
-        self.preemptions = 0
-        self.hits = 0
-        self.events: list[EngineEvent] = []
-        self.scheduled: list[Slow] = []
-
-    def submit(self, call: EngineCall) -> None:
-        self.arrivals += 1
-        self.waiting.append(Slow(call, (call.priority if self.priority else 0, self.arrivals)))
-
-    def prefix_blocks(self, call: EngineCall) -> list[tuple[int, int]]:
-        blocks: list[tuple[int, int]] = []
-        end = 0
-        for segment in call.prefix if self.caching else ():
-            end += segment.tokens
-            while (len(blocks) + 1) * self.profile.block_tokens <= end:
-                blocks.append((segment.key, len(blocks)))
-        return blocks
-
-    def evict(self) -> None:
-        """Empty cached blocks that nobody uses, the longest unused first, for those in need."""
-        while self.free < 0:
-            del self.users[self.unused.pop(0)]
-            self.free += 1
-
-    def leave(self, sequence: Slow) -> None:
-        self.running.remove(sequence)
-        self.free += sequence.private
-        for block in reversed(sequence.held):
-            self.users[block] -= 1
-            if not self.users[block]:
-                self.unused.append(block)
-        sequence.private = sequence.computed = 0
-        sequence.decoding = False
-        sequence.held = []
-
-    def compute(self, sequence: Slow, tokens: int) -> None:
-        size = self.profile.block_tokens
-        have = math.ceil(sequence.computed / size)
-        sequence.computed += tokens
-        need = math.ceil(sequence.computed / size) - have
-        self.free -= need
-        sequence.private += need
-        for number, block in enumerate(self.prefix_blocks(sequence.call)):
-            if (number + 1) * size <= sequence.computed and block not in self.users:
-                self.users[block] = 1
-                sequence.held.append(block)
-                sequence.private -= 1
-
-    def step_s(self, now: float) -> float:
-        """Begin a step; return how long it takes."""
-        profile = self.profile
-        budget, read, preempted = self._schedule_running()
-        if not preempted:
-            budget, more = self._schedule_waiting(budget, now)
-            read += more
-        scheduled = profile.max_batched_tokens - budget
-        return (
-            profile.step_overhead_s
-            + max(profile.decode_base_s, profile.prefill_s_per_token * scheduled)
-            + profile.kv_read_s_per_token * read
-        )
-
-    def _schedule_running(self) -> tuple[int, int, bool]:
-        size = self.profile.block_tokens
-        budget = self.profile.max_batched_tokens
-        before = self.preemptions
-        given: dict[Slow, tuple[int, int]] = {}
-        for sequence in list(self.running):
-            tokens = min(sequence.total - sequence.computed, budget)
-            blocks = math.ceil((sequence.computed + tokens) / size)
-            blocks -= math.ceil(sequence.computed / size)
-            while sequence in self.running and blocks > self.free + len(self.unused):
-                victim = max(self.running, key=lambda s: s.key)
-                budget += given.pop(victim, (0, 0))[0]
-                self.leave(victim)
-                victim.preemptions += 1
-                self.preemptions += 1
-                self.waiting.append(victim)
-            if sequence in self.running:
-                given[sequence] = (tokens, sequence.computed)
-                self.compute(sequence, tokens)
-                budget -= tokens
-        self.evict()
-        self.scheduled = list(given)
-        return budget, sum(read for _, read in given.values()), self.preemptions > before
-
-    def _schedule_waiting(self, budget: int, now: float) -> tuple[int, int]:
-        size = self.profile.block_tokens
-        total_read = 0
-        self.waiting.sort(key=lambda s: s.key)
-        while self.waiting and budget and len(self.running) < self.profile.max_num_seqs:
-            sequence = self.waiting[0]
-            found = list(
-                takewhile(lambda block: block in self.users, self.prefix_blocks(sequence.call))
-            )
-            cached = min(len(found), (sequence.total - 1) // size)
-            need = math.ceil(sequence.total / size) - cached
-            unused = [block for block in found if not self.users[block]]
-            if need + len(unused) > self.free + len(self.unused):
-                break
-            for block in unused:
-                self.unused.remove(block)
-            for block in found:
-                self.users[block] += 1
-            self.hits += cached * size
-            sequence.held = found
-            sequence.computed = cached * size
-            if sequence.cached is None:
-                sequence.cached, sequence.started_at = sequence.computed, now
-            self.running.append(self.waiting.pop(0))
-            total_read += sequence.computed
-            tokens = min(sequence.total - sequence.computed, budget)
-            self.compute(sequence, tokens)
-            budget -= tokens
-            self.evict()
-            self.scheduled.append(sequence)
-        return budget, total_read
-
-    def complete(self, now: float, aborted: set[str]) -> None:
-        """The step under way ends; these calls were aborted meanwhile."""
-        for sequence in [s for s in self.running if s.call.id in aborted]:
-            self.leave(sequence)
-        # Where several end at once, the order in which EngineModel lets them go.
-        self.scheduled.sort(key=lambda s: (not s.decoding, s.key[1] if s.decoding else 0))
-        for sequence in self.scheduled:
-            if sequence not in self.running or sequence.computed < sequence.total:
-                continue
-            sequence.decoding = True
-            sequence.output += 1
-            call = sequence.call
-            if sequence.output == 1:
-                self.events.append(FirstTokenAt(now, call.id))
-            if sequence.output == call.output_tokens:
-                self.leave(sequence)
-                cached = sequence.cached or 0
-                self.events.append(
-                    FinishedAt(
-                        now,
-                        call.id,
-                        sequence.output,
-                        cached,
-                        sequence.preemptions,
-                        sequence.started_at,
-                    )
-                )
-
-
-@dataclass(frozen=True)
-class Action:
-    """At an instant, a call comes, or leaves (`abort`)."""
-
-    at: float
-    call: EngineCall
-    abort: bool = False
-
-
-def run_slowly(engine: SlowEngine, actions: list[Action]) -> None:
-    """Take the actions in at step boundaries until all is done."""
-    todo = list(actions)
-    now = 0.0
-    while todo or engine.running or engine.waiting:
-        if not engine.running and not engine.waiting:
-            now = max(now, todo[0].at)
-        end = None
-        if not todo or todo[0].at > now:
-            end = now + engine.step_s(now)
-        aborted = set()
-        while todo and todo[0].at <= (now if end is None else end):
-            action = todo.pop(0)
-            if not action.abort:
-                engine.submit(action.call)
-            else:
-                aborted.add(action.call.id)
-                engine.waiting = [s for s in engine.waiting if s.call.id != action.call.id]
-        if end is None:
-            for sequence in [s for s in engine.running if s.call.id in aborted]:
-                engine.leave(sequence)
-        else:
-            engine.complete(end, aborted)
-            now = end
-
-
-def run_in_jumps(engine: EngineModel, actions: list[Action]) -> list[EngineEvent]:
-    """Feed the actions; wake only when the engine says so."""
-    events: list[EngineEvent] = []
-    asked_at = -1.0
-    for action in actions:
-        # Asking begins a step, so calls of one instant are handed over together.
-        while (
-            action.at > asked_at and (at := engine.next_event_at()) is not None and at <= action.at
-        ):
-            events += engine.advance(at)
-        asked_at = action.at
-        if action.abort:
-            engine.abort(action.call.id, action.at)
-        else:
-            engine.submit(action.call, action.at)
-    return events + finish(engine)
-
-
-def finish(engine: EngineModel) -> list[EngineEvent]:
-    """Let everything in the engine end."""
-    events = []
-    while (at := engine.next_event_at()) is not None:
-        events += engine.advance(at)
-    return events
+"""Few blocks, a small budget, and step times that never meet an arrival's."""
 
 
 def a_call(
@@ -281,6 +37,334 @@ def a_call(
     """Return a small call."""
     return EngineCall(id, prompt_tokens, output_tokens, prefix, priority)
 
+
+def finish(engine: EngineModel) -> list[EngineEvent]:
+    """Let everything in the engine end."""
+    events = []
+    while (at := engine.next_event_at()) is not None:
+        events += engine.advance(at)
+    return events
+
+
+def first_tokens(events: list[EngineEvent]) -> dict[str, float]:
+    """When each call's first token came."""
+    return {event.call_id: event.at for event in events if isinstance(event, FirstTokenAt)}
+
+
+def endings(events: list[EngineEvent]) -> dict[str, FinishedAt]:
+    """How each call finished."""
+    return {event.call_id: event for event in events if isinstance(event, FinishedAt)}
+
+
+def step_s(profile: GpuProfile, scheduled_tokens: int, kv_tokens: int) -> float:
+    """The documented duration of a step."""
+    return (
+        profile.step_overhead_s
+        + max(profile.decode_base_s, profile.prefill_s_per_token * scheduled_tokens)
+        + profile.kv_read_s_per_token * kv_tokens
+    )
+
+
+# -- one call, a few calls: arithmetic
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_lone_call_takes_the_sum_of_its_steps(name: str) -> None:
+    profile = PROFILES[name]
+    engine = EngineModel(profile)
+    engine.submit(a_call(prompt_tokens=1500, output_tokens=700), 5.0)
+
+    events = finish(engine)
+
+    first = 5.0 + step_s(profile, 1500, 0)
+    last = first + sum(step_s(profile, 1, 1500 + number) for number in range(699))
+    assert first_tokens(events)["a"] == pytest.approx(first, rel=1e-9)
+    assert endings(events)["a"].at == pytest.approx(last, rel=1e-9)
+
+
+def test_a_prompt_over_the_budget_is_computed_in_chunks() -> None:
+    engine = EngineModel(A100)
+    engine.submit(a_call(prompt_tokens=5000, output_tokens=1), 0.0)
+
+    events = finish(engine)
+
+    chunks = step_s(A100, 2048, 0) + step_s(A100, 2048, 2048) + step_s(A100, 904, 4096)
+    assert first_tokens(events)["a"] == pytest.approx(chunks)
+    assert endings(events)["a"].at == first_tokens(events)["a"]
+
+
+def test_calls_that_decode_together_share_their_steps() -> None:
+    alone, together = EngineModel(A100), EngineModel(A100)
+    alone.submit(a_call("0", 100, 200), 0.0)
+    for number in range(8):
+        together.submit(a_call(str(number), 100, 200), 0.0)
+
+    alone_s = endings(finish(alone))["0"].at
+    together_s = endings(finish(together))["7"].at
+
+    assert alone_s < together_s < 1.2 * alone_s
+
+
+def test_a_long_prompt_stalls_the_tokens_of_others() -> None:
+    engine = EngineModel(A100)
+    engine.submit(a_call("chat", 50, 1000), 0.0)
+    engine.advance(2.0)
+    engine.submit(a_call("long", 8000, 1), 2.0)
+
+    before = engine.output_tokens("chat", 2.0)
+    long_at = first_tokens(finish_one(engine, "long"))["long"]
+
+    chunks = 4  # 8,000 tokens in chunks of 2,047: one token of each step is chat's
+    assert long_at - 2.0 > chunks * step_s(A100, 1900, 0)
+    assert engine.output_tokens("chat", long_at) - before in (chunks, chunks + 1)
+
+
+def finish_one(engine: EngineModel, call_id: str) -> list[EngineEvent]:
+    """Advance until this call is done."""
+    events: list[EngineEvent] = []
+    while call_id not in endings(events):
+        at = engine.next_event_at()
+        assert at is not None
+        events += engine.advance(at)
+    return events
+
+
+def test_what_comes_in_the_middle_of_a_step_waits_for_its_end() -> None:
+    engine = EngineModel(A100)
+    engine.submit(a_call("first", 100, 500), 0.0)
+    boundary = engine.next_step_at(3.0)
+    assert boundary is not None
+    engine.submit(a_call("second", 100, 1), (3.0 + boundary) / 2)
+
+    events = finish(engine)
+
+    assert endings(events)["second"].started_at == pytest.approx(boundary, rel=1e-9)
+
+
+def test_a_streaming_caller_sees_one_token_a_step() -> None:
+    engine = EngineModel(A100)
+    engine.submit(a_call(prompt_tokens=3000, output_tokens=50), 0.0)
+    counts = []
+    now = 0.0
+    while (at := engine.next_step_at(now)) is not None:
+        now = at
+        if endings(engine.advance(now)):
+            break
+        counts.append(engine.output_tokens("a", now))
+
+    assert counts == [0, *range(1, 50)]
+
+
+# -- room: slots, blocks, order
+
+
+def test_a_call_waits_for_a_slot() -> None:
+    engine = EngineModel(TINY)
+    for number in range(8):
+        engine.submit(a_call(str(number), 1, 10), 0.0)
+    engine.advance(0.01)
+
+    assert (engine.running, engine.waiting) == (6, 2)
+
+    started = {call_id: event.started_at for call_id, event in endings(finish(engine)).items()}
+    assert started["6"] == started["7"] > 0.0 == started["5"]
+
+
+def test_a_prompt_that_does_not_fit_waits_and_holds_back_those_behind_it() -> None:
+    engine = EngineModel(TINY, prefix_caching=False)
+    engine.submit(a_call("holds", 100, 5), 0.0)
+    engine.submit(a_call("large", 90, 5), 0.1)
+    engine.submit(a_call("small", 4, 5), 0.2)
+
+    ended = endings(finish(engine))
+
+    assert ended["large"].started_at == ended["holds"].at
+    assert ended["small"].started_at >= ended["large"].started_at
+    assert engine.preemptions == 0
+
+
+@pytest.mark.parametrize(
+    ("priority_scheduling", "victim"),
+    [
+        pytest.param(False, "second", id="fcfs: who came last"),
+        pytest.param(True, "first", id="priority: who is least urgent"),
+    ],
+)
+def test_when_blocks_run_out_someone_is_preempted(priority_scheduling: bool, victim: str) -> None:
+    engine = EngineModel(TINY, priority_scheduling=priority_scheduling)
+    engine.submit(a_call("first", 60, 60, priority=5), 0.0)
+    engine.submit(a_call("second", 60, 60, priority=-5), 0.0)
+
+    events = finish(engine)
+
+    ended = endings(events)
+    assert {id: event.preemptions for id, event in ended.items() if event.preemptions} == {
+        victim: 1
+    }
+    assert ended[victim].at == max(event.at for event in events)
+    assert len(first_tokens(events)) == sum(isinstance(e, FirstTokenAt) for e in events) == 2
+    assert engine.preemptions == 1
+    assert engine.kv_used_tokens(1e9) == 0
+
+
+def test_the_urgent_overtake_the_queue_but_not_the_batch() -> None:
+    engine = EngineModel(TINY, priority_scheduling=True)
+    for number in range(7):
+        engine.submit(a_call(f"batch{number}", 1, 20, priority=1), 0.0)
+    engine.advance(0.01)
+    engine.submit(a_call("urgent", 1, 1, priority=0), 0.02)
+
+    ended = endings(finish(engine))
+
+    assert ended["urgent"].started_at == ended["batch0"].at
+    assert ended["urgent"].at < ended["batch6"].at
+    assert engine.preemptions == 0
+
+
+def test_without_the_policy_priorities_mean_nothing() -> None:
+    calls = [a_call(str(number), 30, 20, priority=-number) for number in range(10)]
+    ignoring, equal = EngineModel(TINY), EngineModel(TINY)
+    for call in calls:
+        ignoring.submit(call, 0.0)
+        equal.submit(call._replace(priority=0), 0.0)
+
+    assert finish(ignoring) == finish(equal)
+
+
+# -- the prefix cache
+
+
+def test_a_shared_prefix_is_computed_once() -> None:
+    engine = EngineModel(A100)
+    system = (PromptSegment(7, 1000),)
+    engine.submit(a_call("cold", 1200, 1, system), 0.0)
+    engine.submit(a_call("warm", 1300, 1, system), 10.0)
+
+    events = finish(engine)
+
+    ended = endings(events)
+    assert (ended["cold"].cached_tokens, ended["warm"].cached_tokens) == (0, 992)
+    assert ended["warm"].at == pytest.approx(10.0 + step_s(A100, 1300 - 992, 992))
+    assert (engine.prefix_queries, engine.prefix_hits) == (2500, 992)
+    assert engine.unused_cache_blocks == 62
+
+
+def test_one_token_is_computed_however_much_is_cached() -> None:
+    engine = EngineModel(A100)
+    whole = (PromptSegment(7, 64),)
+    for at in (0.0, 10.0):
+        engine.submit(a_call("again", 64, 1, whole), at)
+        ended = endings(finish(engine))
+
+    assert ended["again"].cached_tokens == 48
+
+
+def test_without_prefix_caching_nothing_is_found() -> None:
+    engine = EngineModel(A100, prefix_caching=False)
+    for at in (0.0, 10.0):
+        engine.submit(a_call("again", 64, 1, (PromptSegment(7, 64),)), at)
+        ended = endings(finish(engine))
+
+    assert ended["again"].cached_tokens == engine.prefix_queries == engine.unused_cache_blocks == 0
+
+
+def test_a_prefix_nobody_uses_gives_way_to_work() -> None:
+    engine = EngineModel(TINY)
+    old = (PromptSegment(7, 80),)
+    engine.submit(a_call("old", 81, 1, old), 0.0)
+    finish(engine)
+    engine.submit(a_call("large", 120, 20), 50.0)
+    finish(engine)
+    engine.submit(a_call("old", 81, 1, old), 100.0)
+
+    assert endings(finish(engine))["old"].cached_tokens == 20  # (160 - 139 used) in blocks of 4
+
+
+# -- leaving, refusing, failing
+
+
+def test_an_aborted_call_is_gone_at_the_next_step() -> None:
+    engine = EngineModel(A100)
+    engine.submit(a_call("stays", 100, 400), 0.0)
+    engine.submit(a_call("leaves", 20_000, 400), 0.0)
+    engine.advance(0.5)
+    boundary = engine.next_step_at(0.5)
+    assert boundary is not None
+
+    assert engine.abort("leaves", 0.5)
+    assert not engine.abort("leaves", 0.5)
+
+    engine.advance(boundary)
+    assert (engine.running, engine.waiting) == (1, 0)
+    assert list(endings(finish(engine))) == ["stays"]
+
+
+def test_an_aborted_head_of_the_queue_lets_the_next_one_in() -> None:
+    engine = EngineModel(TINY)
+    engine.submit(a_call("holds", 100, 40), 0.0)
+    engine.submit(a_call("large", 90, 5), 0.1)
+    engine.submit(a_call("small", 4, 5), 0.2)
+
+    engine.abort("large", 5.0)
+
+    assert 5.0 < endings(finish(engine))["small"].started_at < 5.5
+
+
+def test_a_full_engine_refuses() -> None:
+    engine = EngineModel(TINY, max_queued=2)
+
+    assert [engine.submit(a_call(id), 0.0) for id in "abc"] == [True, True, False]
+
+    engine.abort("a", 0.1)
+    assert engine.submit(a_call("c"), 0.2)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(a_call(prompt_tokens=150, output_tokens=12), id="larger than the cache"),
+        pytest.param(a_call(prompt_tokens=0), id="no prompt"),
+        pytest.param(a_call(output_tokens=0), id="no output"),
+        pytest.param(a_call("taken"), id="an id in use"),
+    ],
+)
+def test_what_could_never_run_is_an_error(call: EngineCall) -> None:
+    engine = EngineModel(TINY)
+    engine.submit(a_call("taken"), 0.0)
+
+    with pytest.raises(ValueError, match=call.id):
+        engine.submit(call, 0.0)
+
+
+def test_a_slowed_engine_takes_longer_from_the_next_step_on() -> None:
+    engine = EngineModel(A100)
+    engine.submit(a_call(output_tokens=200), 0.0)
+    boundary = engine.next_step_at(2.0)
+    assert boundary is not None
+    tokens = engine.output_tokens("a", boundary)
+
+    engine.slow_down(3.0, 2.0)
+
+    rest_s = sum(step_s(A100, 1, 100 + number) for number in range(tokens - 1, 199))
+    assert endings(finish(engine))["a"].at == pytest.approx(boundary + 3 * rest_s)
+
+
+def test_a_crash_loses_everything_and_the_engine_starts_cold() -> None:
+    engine = EngineModel(TINY)
+    prefix = (PromptSegment(7, 40),)
+    for number in range(8):
+        engine.submit(a_call(str(number), 41, 30, prefix), 0.0)
+    engine.advance(3.0)
+
+    assert engine.crash(3.1) == [str(number) for number in range(8)]
+
+    assert (engine.next_event_at(), engine.running, engine.waiting) == (None, 0, 0)
+    assert engine.kv_usage(3.1) == engine.unused_cache_blocks == 0
+    engine.submit(a_call("0", 41, 30, prefix), 4.0)
+    assert endings(finish(engine))["0"].cached_tokens == 0
+
+
+# -- against the slow twin
 
 PREFIXES = [
     (),
@@ -310,6 +394,24 @@ def workloads(draw: st.DrawFn) -> list[Action]:
     return sorted(actions, key=lambda action: action.at)
 
 
+def run_in_jumps(engine: EngineModel, actions: list[Action]) -> list[EngineEvent]:
+    """Feed the actions; wake only when the engine says so."""
+    events: list[EngineEvent] = []
+    asked_at = -1.0
+    for action in actions:
+        # Asking begins a step, so calls of one instant are handed over together.
+        while (
+            action.at > asked_at and (at := engine.next_event_at()) is not None and at <= action.at
+        ):
+            events += engine.advance(at)
+        asked_at = action.at
+        if action.abort:
+            engine.abort(action.call.id, action.at)
+        else:
+            engine.submit(action.call, action.at)
+    return events + finish(engine)
+
+
 def by_call(events: list[EngineEvent]) -> dict[tuple[str, type], EngineEvent]:
     """Index events by call and kind."""
     return {(event.call_id, type(event)): event for event in events}
@@ -328,7 +430,7 @@ def assert_same(events: list[EngineEvent], others: list[EngineEvent]) -> None:
             assert event[2:5] == other[2:5]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(workloads(), st.booleans(), st.booleans())
 def test_jumps_end_where_single_steps_end(
     actions: list[Action], priority: bool, caching: bool
@@ -343,3 +445,25 @@ def test_jumps_end_where_single_steps_end(
     assert fast.preemptions == slow.preemptions
     assert fast.prefix_hits == slow.hits
     assert all(earlier.at <= later.at for earlier, later in pairwise(events))
+    assert (fast.running, fast.waiting, fast.kv_used_tokens(1e9)) == (0, 0, 0)
+    assert 0 <= fast.unused_cache_blocks <= fast.total_blocks
+
+
+@settings(max_examples=50, deadline=None)
+@given(workloads(), st.lists(st.integers(1, 2000), max_size=30))
+def test_looking_more_often_changes_nothing(actions: list[Action], looks: list[int]) -> None:
+    def run(instants: list[float]) -> list[EngineEvent]:
+        engine = EngineModel(TINY, priority_scheduling=True)
+        events: list[EngineEvent] = []
+        agenda = [(at, None) for at in instants] + [(a.at, a) for a in actions]
+        for at, action in sorted(agenda, key=lambda entry: entry[0]):
+            if action is None:
+                events += engine.advance(at)
+                assert 0 <= engine.kv_used_tokens(at) <= TINY.kv_tokens
+            elif action.abort:
+                engine.abort(action.call.id, at)
+            else:
+                engine.submit(action.call, at)
+        return events + finish(engine)
+
+    assert run([look * 0.01 for look in looks]) == run([])
