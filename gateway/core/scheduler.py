@@ -62,7 +62,7 @@ class Scheduler:
         self.fleet = Fleet(backends, shares)
         self.placement = Placement(self.fleet, policy, shares)
         self.admission = Admission(limits)
-        self.workflows = workflows or Workflows()
+        self.workflows = Workflows() if workflows is None else workflows
         self.calls: dict[str, Call] = {}
         """Every call that is not settled, by request id."""
         self.wake_at: float | None = None

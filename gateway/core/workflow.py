@@ -201,6 +201,8 @@ class Workflows:
         call.visit = visit
         call.deadline_at = run.deadline_at
         call.budget_s = self.budget_s(run, visit, call, now)
+        call.remaining_s = self.remaining_s(run, call)
+        call.total_s = self.expected_total_s(run) or call.reference_s
         self.touch(run, now)
 
     def leave(self, run: WorkflowRun, call: Call, now: float, answered: bool, own_s: float) -> None:
