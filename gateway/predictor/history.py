@@ -1,0 +1,293 @@
+"""History: the vectors and lengths of finished calls, by model, in two generations each.
+
+The newest generation takes the additions, both are searched, and when the newest is full the
+older is dropped whole: cheaper than deleting one by one, and its memory comes back at once.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import hnswlib
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.predictor.query import Vector
+from gateway.predictor.vectors import Vectors
+
+EXACT_BELOW = 1000
+"""Samples up to which all are compared: no graph's recall to lose, and no slower."""
+LINKS, BUILD_EFFORT, SEARCH_EFFORT = 8, 80, 128
+"""hnswlib's M, ef_construction and ef. Coarse vectors need few links: recall@128 is 0.99."""
+GRAPH_BYTES = 8 + 4 * (2 * LINKS + 1) + 100
+"""Of one element besides its vector: label, links, lock, label look-up."""
+SAMPLE_BYTES = 4 + 4 + 4 + 2 + 1
+
+
+class Neighbours(NamedTuple):
+    """Past calls near a prompt, in no order."""
+
+    similarity: NDArray[np.float32]
+    tokens: NDArray[np.float32]
+    is_cut: NDArray[np.bool_]
+    stage: NDArray[np.uint16]
+    guess: NDArray[np.float32]
+
+    def at(self, where: NDArray[np.intp]) -> "Neighbours":
+        """Return those at some positions."""
+        return Neighbours(
+            self.similarity[where],
+            self.tokens[where],
+            self.is_cut[where],
+            self.stage[where],
+            self.guess[where],
+        )
+
+
+_NONE = Neighbours(
+    np.zeros(0, np.float32),
+    np.zeros(0, np.float32),
+    np.zeros(0, np.bool_),
+    np.zeros(0, np.uint16),
+    np.zeros(0, np.float32),
+)
+
+
+def _joined(parts: list[Neighbours]) -> Neighbours:
+    if len(parts) == 1:
+        return parts[0]
+    return Neighbours(
+        np.concatenate([part.similarity for part in parts]),
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.is_cut for part in parts]),
+        np.concatenate([part.stage for part in parts]),
+        np.concatenate([part.guess for part in parts]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One ended call."""
+
+    vector: Vector
+    tokens: float
+    is_cut: bool
+    stage: int
+    """The stage's number, as `Histories.stage_number` gives it."""
+    guess: float = float("nan")
+
+
+class _Generation:
+    """Up to `room` samples: a graph over coarse vectors, the whole ones as bytes beside it."""
+
+    def __init__(self, room: int, vectors: Vectors) -> None:
+        self.room, self.size = room, 0
+        self._vectors = vectors
+        self._held = 0
+        self._grow(min(64, room))
+        self.graph = hnswlib.Index(space="ip", dim=vectors.coarse_dim)
+        # In one go: resizing copies everything, and pages nobody touched cost nothing.
+        self.graph.init_index(max_elements=room, M=LINKS, ef_construction=BUILD_EFFORT)
+        self.graph.set_num_threads(1)
+        self.graph.set_ef(SEARCH_EFFORT)
+
+    def _grow(self, held: int) -> None:
+        def grown(name: str, shape: tuple[int, ...], kind: type[np.generic]) -> None:
+            new = np.zeros(shape, kind)
+            if self._held:
+                new[: self._held] = getattr(self, name)
+            setattr(self, name, new)
+
+        grown("rows", (held, self._vectors.dim), np.int8)
+        grown("scale", (held,), np.float32)
+        grown("tokens", (held,), np.float32)
+        grown("guess", (held,), np.float32)
+        grown("stage", (held,), np.uint16)
+        grown("is_cut", (held,), np.bool_)
+        self._held = held
+
+    rows: NDArray[np.int8]
+    scale: NDArray[np.float32]
+    tokens: NDArray[np.float32]
+    guess: NDArray[np.float32]
+    stage: NDArray[np.uint16]
+    is_cut: NDArray[np.bool_]
+
+    @property
+    def nbytes(self) -> int:
+        graph = self.room * GRAPH_BYTES // 2 + self.size * GRAPH_BYTES // 2
+        return (
+            graph
+            + self._held * (self._vectors.dim + SAMPLE_BYTES)
+            + 4 * (self.size * self._vectors.coarse_dim)
+        )
+
+    def add(self, sample: Sample) -> None:
+        at = self.size
+        if at == self._held:
+            self._grow(min(2 * self._held, self.room))
+        scale = max(float(np.abs(sample.vector).max()), 1e-9) / 127
+        self.rows[at] = np.rint(sample.vector / scale)
+        self.scale[at] = scale
+        self.tokens[at], self.is_cut[at] = sample.tokens, sample.is_cut
+        self.stage[at], self.guess[at] = sample.stage, sample.guess
+        self.graph.add_items(self._vectors.coarse(sample.vector[None, :]), [at], num_threads=1)
+        self.size += 1
+
+    def nearest(self, vector: Vector, coarse: Vector | None, count: int) -> Neighbours:
+        """Return about `count` of the nearest; exact where `coarse` is None."""
+        if coarse is None or self.size <= count:
+            found: NDArray[np.uint64] | slice = slice(0, self.size)
+        else:
+            found = self.graph.knn_query(coarse, k=count, num_threads=1)[0][0]
+        similarity = (self.rows[found].astype(np.float32) @ vector) * self.scale[found]
+        return Neighbours(
+            similarity,
+            self.tokens[found],
+            self.is_cut[found],
+            self.stage[found],
+            self.guess[found],
+        )
+
+
+class Latest(NamedTuple):
+    """A copy of a history's latest samples, and where their guesses belong."""
+
+    places: list[tuple[_Generation, slice]]
+    rows: Vector
+    log_tokens: NDArray[np.float32]
+    is_cut: NDArray[np.bool_]
+
+    def store(self, guesses: NDArray[np.float32]) -> None:
+        """Write a guess beside each sample (in vain where it has been dropped meanwhile)."""
+        start = 0
+        for generation, at in self.places:
+            end = start + at.stop - at.start
+            generation.guess[at] = guesses[start:end]
+            start = end
+
+
+class History:
+    """The samples of one model."""
+
+    def __init__(self, window: int, vectors: Vectors) -> None:
+        self._room = max(window // 2, 1)
+        self._vectors = vectors
+        self.generations = [_Generation(self._room, vectors)]
+        self._log_median = 0.0
+        self._median_until = 0
+        self.added = 0
+
+    def __len__(self) -> int:
+        return sum(generation.size for generation in self.generations)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        return sum(generation.nbytes for generation in self.generations)
+
+    def add(self, sample: Sample) -> None:
+        """Take in one sample; the older generation goes when the newest is full."""
+        newest = self.generations[-1]
+        if newest.size == newest.room:
+            newest = _Generation(self._room, self._vectors)
+            self.generations = [self.generations[-1], newest]
+        newest.add(sample)
+        self.added += 1
+
+    def nearest(self, vector: Vector, count: int) -> Neighbours:
+        """Return the `count` most similar samples, or all if there are fewer."""
+        coarse = None
+        if len(self) > EXACT_BELOW:
+            coarse = self._vectors.coarse(vector[None, :])
+        parts = [part.nearest(vector, coarse, count) for part in self.generations if part.size]
+        found = _joined(parts) if parts else _NONE
+        if len(found.similarity) <= count:
+            return found
+        return found.at(np.argpartition(found.similarity, -count)[-count:])
+
+    def latest(self, count: int) -> "Latest":
+        """Return the latest samples, for a regression over them."""
+        places = []
+        for generation in reversed(self.generations):
+            taken = min(count, generation.size)
+            places.append((generation, slice(generation.size - taken, generation.size)))
+            count -= taken
+        rows = [g.rows[at].astype(np.float32) * g.scale[at, None] for g, at in places]
+        return Latest(
+            places,
+            np.concatenate(rows),
+            np.log1p(np.concatenate([g.tokens[at] for g, at in places])),
+            np.concatenate([g.is_cut[at] for g, at in places]),
+        )
+
+    def log_median_tokens(self) -> float:
+        """Return the median of the log length, as of some few samples ago."""
+        if self.added >= self._median_until:
+            tokens = np.concatenate([part.tokens[: part.size] for part in self.generations])
+            self._median_until = self.added + max(1, len(tokens) // 16)
+            self._log_median = float(np.log(np.median(tokens))) if len(tokens) else 0.0
+        return self._log_median
+
+
+class Histories:
+    """All models' histories, bounded in models and bytes; least recently used ones go first."""
+
+    def __init__(self, vectors: Vectors, window: int, max_models: int, max_bytes: int) -> None:
+        self._vectors, self._window = vectors, window
+        self._max_models, self._max_bytes = max_models, max_bytes
+        self._models: OrderedDict[str, History] = OrderedDict()
+        self._stages: OrderedDict[str, int] = OrderedDict()
+        self._adds = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        return sum(history.nbytes for history in self._models.values())
+
+    def sizes(self) -> dict[str, int]:
+        """Return how many samples each model has."""
+        return {model: len(history) for model, history in self._models.items()}
+
+    def get(self, model: str) -> History | None:
+        """Return a model's history, if it has one."""
+        return self._models.get(model)
+
+    def others(self, model: str, limit: int) -> list[History]:
+        """Return the most recently used histories of other models."""
+        return [h for name, h in reversed(self._models.items()) if name != model][:limit]
+
+    def stage_number(self, stage: str) -> int:
+        """Return a small number for a stage key, the same as long as it is in use."""
+        number = self._stages.pop(stage, None)
+        if number is None:
+            number = len(self._stages)
+            if number == 2**16:
+                _, number = self._stages.popitem(last=False)
+        self._stages[stage] = number
+        return number
+
+    def add(self, model: str, sample: Sample) -> History:
+        """Take in one sample of a model and return its history."""
+        history = self._models.get(model)
+        if history is None:
+            history = self._models[model] = History(self._window, self._vectors)
+            if len(self._models) > self._max_models:
+                self._models.popitem(last=False)
+        self._models.move_to_end(model)
+        history.add(sample)
+        self._adds += 1
+        if self._adds % 64 == 0:
+            self._keep_bytes()
+        return history
+
+    def _keep_bytes(self) -> None:
+        """Drop whole generations, the least recently used model's oldest first."""
+        while self.nbytes > self._max_bytes:
+            victim = next((h for h in self._models.values() if len(h.generations) > 1), None)
+            if victim is not None:
+                del victim.generations[0]
+            elif len(self._models) > 1:
+                self._models.popitem(last=False)
+            else:
+                return

@@ -1,0 +1,237 @@
+"""Levels 0-3: what all traffic, the model, and the stage with its input length say.
+
+Owned by the event loop; an answer costs some tens of microseconds, a sample less.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from math import exp, log
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.core.lengths import PRIOR, bucket_of
+from gateway.predictor.hints import HintTrust
+from gateway.predictor.histograms import BUCKETS, median, posterior, stretched
+from gateway.predictor.query import Level, Mass
+
+HALF_LIFE_SAMPLES = 2000
+GLOBAL_PARENT, MODEL_PARENT, STAGE_PARENT = 4.0, 8.0, 2.0
+"""How many samples each level's parent is worth."""
+INPUT_BANDWIDTH = 0.1
+"""In log input tokens. Narrower ones overfit to one database's prompts."""
+INPUT_MIN_SAMPLES = 32
+RING_START, RING_LIMIT = 32, 512
+MAX_STAGES = 512
+MAX_MODELS = 64
+RATIO_SAMPLES = 8.0
+"""A model's median counts in full once it has many more samples than this."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_PRIOR: Mass = np.array(PRIOR.mass)
+
+
+class Tally:
+    """Finished and cut samples by bucket, older ones fading."""
+
+    __slots__ = ("_cut", "_events", "_unit", "samples")
+
+    _GROWTH = 2 ** (1 / HALF_LIFE_SAMPLES)
+
+    def __init__(self) -> None:
+        self._events = np.zeros(BUCKETS)
+        self._cut = np.zeros(BUCKETS)
+        self._unit = 1.0
+        self.samples = 0
+
+    def add(self, bucket: int, is_cut: bool, weight: float) -> None:
+        """Take in one sample. Newer ones weigh more, which is older ones weighing less."""
+        self._unit *= self._GROWTH
+        (self._cut if is_cut else self._events)[bucket] += weight * self._unit
+        self.samples += 1
+        if self._unit > 1e9:
+            self._events /= self._unit
+            self._cut /= self._unit
+            self._unit = 1.0
+
+    def posterior(self, parent: Mass, parent_weight: float) -> Mass:
+        """Return the distribution, backed off to `parent`."""
+        return posterior(self._events / self._unit, self._cut / self._unit, parent, parent_weight)
+
+
+class Stage:
+    """The last samples of one stage of one model, and how its clients' hints fared."""
+
+    __slots__ = ("_bucket", "_cut", "_log_input", "_next", "_size", "_tokens", "_weight", "hints")
+
+    def __init__(self) -> None:
+        self._allocate(RING_START)
+        self._size = self._next = 0
+        self.hints = HintTrust()
+
+    def _allocate(self, room: int) -> None:
+        self._log_input = np.zeros(room, np.float32)
+        self._tokens = np.zeros(room, np.float32)
+        self._weight = np.zeros(room, np.float32)
+        self._bucket = np.zeros(room, np.uint8)
+        self._cut = np.zeros(room, np.bool_)
+
+    @property
+    def samples(self) -> int:
+        """How many samples are kept."""
+        return self._size
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the ring, in bytes."""
+        return 14 * len(self._bucket) + 600
+
+    def add(self, log_input: float, tokens: float, is_cut: bool, weight: float) -> None:
+        """Take in one sample, in the place of the oldest if there is no room."""
+        if self._next == len(self._bucket) < RING_LIMIT:
+            self._grow()
+        i = self._next % len(self._bucket)
+        self._log_input[i], self._tokens[i] = log_input, tokens
+        self._bucket[i], self._cut[i], self._weight[i] = bucket_of(tokens), is_cut, weight
+        self._next = i + 1
+        self._size = max(self._size, self._next)
+
+    def _grow(self) -> None:
+        old = (self._log_input, self._tokens, self._weight, self._bucket, self._cut)
+        self._allocate(2 * len(self._bucket))
+        new = (self._log_input, self._tokens, self._weight, self._bucket, self._cut)
+        for source, target in zip(old, new, strict=True):
+            target[: len(source)] = source
+
+    def posterior(self, log_input: float, parent: Mass) -> Mass:
+        """Return the stage's distribution for a prompt of that length, backed off to `parent`."""
+        if self._size == 0:
+            return parent
+        weight = self._weight[: self._size].astype(np.float64)
+        whole = posterior(*self._by_bucket(weight), parent, STAGE_PARENT)
+        if self._size < INPUT_MIN_SAMPLES:
+            return whole
+        gap = (self._log_input[: self._size] - log_input) / INPUT_BANDWIDTH
+        weight *= np.exp(-0.5 * gap * gap)
+        total = float(weight.sum())
+        if total < 0.01:
+            return whole
+        effective = min(total**2 / float(weight @ weight), total)
+        return posterior(*self._by_bucket(weight * (effective / total)), whole, STAGE_PARENT)
+
+    def _by_bucket(self, weight: NDArray[np.float64]) -> tuple[Mass, Mass]:
+        bucket, cut = self._bucket[: self._size], self._cut[: self._size]
+        none = np.zeros(BUCKETS)
+        if not cut.any():
+            return none + np.bincount(bucket, weight, BUCKETS), none
+        events = np.bincount(bucket, weight * ~cut, BUCKETS)
+        return none + events, none + np.bincount(bucket, weight * cut, BUCKETS)
+
+    def spread_tokens(self) -> tuple[float, float]:
+        """Return mean and standard deviation of the kept lengths (cut ones as they are)."""
+        tokens = self._tokens[: self._size]
+        return float(tokens.mean()), float(tokens.std())
+
+
+@dataclass(slots=True)
+class _Model:
+    tally: Tally = field(default_factory=Tally)
+    own: Mass = field(default_factory=lambda: _PRIOR)
+    """What its own samples say, without other models."""
+    mass: Mass = field(default_factory=lambda: _PRIOR)
+    fresh_until: int = 0
+    """Both are worked out anew once it has this many samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What levels 0-3 say of one call."""
+
+    mass: Mass
+    level: Level
+    stage: Stage | None
+    model_samples: int
+
+
+class Levels:
+    """The statistics of all models and stages, bounded; least recently used ones go first."""
+
+    def __init__(self) -> None:
+        self._all = Tally()
+        self._models: OrderedDict[str, _Model] = OrderedDict()
+        self._stages: OrderedDict[tuple[str, str], Stage] = OrderedDict()
+
+    def answer(self, model: str, stage: str, prompt_tokens: int) -> Answer:
+        """Return the forecast for one choice of such a call, uncapped."""
+        known = self._models.get(model)
+        samples = known.tally.samples if known else 0
+        mass = self._model_mass(model, known)
+        kind = self._stages.get((model, stage))
+        if kind is not None and kind.samples:
+            return Answer(kind.posterior(log(prompt_tokens + 1), mass), Level.STAGE, kind, samples)
+        if samples:
+            return Answer(mass, Level.MODEL, kind, samples)
+        return Answer(mass, Level.GLOBAL if self._all.samples else Level.PRIOR, kind, samples)
+
+    def add(
+        self, model: str, stage: str, prompt_tokens: int, tokens: float, is_cut: bool, weight: float
+    ) -> None:
+        """Take in one sample; `weight` is 1/n for each of n choices."""
+        bucket = bucket_of(tokens)
+        self._all.add(bucket, is_cut, weight)
+        known = _touch(self._models, model, _Model, MAX_MODELS)
+        known.tally.add(bucket, is_cut, weight)
+        kind = _touch(self._stages, (model, stage), Stage, MAX_STAGES)
+        kind.add(log(prompt_tokens + 1), tokens, is_cut, weight)
+
+    def stage(self, model: str, stage: str) -> Stage | None:
+        """Return a stage's samples, if there are any."""
+        return self._stages.get((model, stage))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        stages = sum(stage.nbytes for stage in self._stages.values())
+        return stages + 2_500 * (len(self._models) + 1)
+
+    def _model_mass(self, model: str, known: _Model | None) -> Mass:
+        if known is None:
+            return self._borrowed(model, _PRIOR, 0)
+        samples = known.tally.samples
+        if samples >= known.fresh_until:
+            known.own = known.tally.posterior(_PRIOR, GLOBAL_PARENT)
+            parent = self._borrowed(model, known.own, samples)
+            known.mass = known.tally.posterior(parent, MODEL_PARENT)
+            known.fresh_until = samples + max(1, samples // 32)
+        return known.mass
+
+    def _borrowed(self, model: str, own: Mass, samples: int) -> Mass:
+        """Return what other models' answers would be if they were as long as this one's."""
+        others = [
+            other
+            for name, other in self._models.items()
+            if name != model and other.tally.samples >= RATIO_SAMPLES
+        ]
+        if not others:
+            return self._all.posterior(_PRIOR, GLOBAL_PARENT)
+        own_median, trust = median(own), samples / (samples + RATIO_SAMPLES)
+        total = np.zeros(BUCKETS)
+        for other in others[-8:]:
+            ratio = exp(trust * log(own_median / median(other.own)))
+            total += stretched(other.own, ratio) * min(other.tally.samples, 100)
+        mass: Mass = total / total.sum()
+        return mass
+
+
+def _touch(kept: OrderedDict[K, V], key: K, make: type[V], limit: int) -> V:
+    value = kept.get(key)
+    if value is None:
+        value = kept[key] = make()
+        if len(kept) > limit:
+            kept.popitem(last=False)
+    else:
+        kept.move_to_end(key)
+    return value

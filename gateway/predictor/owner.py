@@ -1,0 +1,200 @@
+"""Owner: the one thread that owns the learner, fed by the event loop through bounded queues."""
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Thread, get_native_id
+from time import perf_counter
+
+from gateway.predictor.learner import Learner, Numbers
+from gateway.predictor.query import Ended, Level, Mass, Ticket
+from gateway.predictor.similar import Fit
+
+MAX_ASKS = 64
+"""More could not be answered within any useful deadline."""
+MAX_OUTCOMES = 4096
+BATCH = 8
+PUBLISH_EVERY_S = 1.0
+
+Answer = tuple[Mass, Level] | None
+Reply = asyncio.Future[Answer]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What the owner last said of itself; the loop may read it at any time."""
+
+    history_sizes: dict[str, int] = field(default_factory=dict)
+    calibration: dict[str, Numbers] = field(default_factory=dict)
+    nbytes: int = 0
+    answer_s_p50: float = 0.0
+    answer_s_p99: float = 0.0
+
+
+class Owner:
+    """Answers before it learns, learns before it restores; never blocks its callers."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        self._asks: deque[tuple[Ticket, Reply]] = deque()
+        self._outcomes: deque[tuple[Ticket, float, Ended]] = deque()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._idle: deque[Reply] = deque()
+        # One token for each thing put into a queue: it wakes the thread, and carries nothing.
+        self._tokens: SimpleQueue[None] = SimpleQueue()
+        self._thread = Thread(target=self._run, name="hexsage-lengths", daemon=True)
+        self._fitter = ThreadPoolExecutor(1, "hexsage-lengths-fit", initializer=_be_nice)
+        self._fits = 0
+        self._is_restoring = False
+        self._is_closing = False
+        self._has_news = False
+        self._published_at = 0.0
+        self.published = Published()
+
+    def start(self) -> None:
+        """Begin to work; what the journal holds is read back in the background."""
+        self._learner.begin_restore()
+        self._is_restoring = True
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, and wait until what was learned is on disk."""
+        self._is_closing = True
+        self._tokens.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+        self._fitter.shutdown(wait=True, cancel_futures=True)
+
+    def ask(self, ticket: Ticket) -> Reply | None:
+        """Ask for levels 4-5; None: too many are waiting. On an event loop."""
+        if len(self._asks) >= MAX_ASKS or self._is_closing:
+            return None
+        reply: Reply = asyncio.get_running_loop().create_future()
+        self._asks.append((ticket, reply))
+        self._tokens.put(None)
+        return reply
+
+    def tell(self, ticket: Ticket, tokens: float, ended: Ended) -> bool:
+        """Report an outcome; false: it is dropped, too many are waiting."""
+        if len(self._outcomes) >= MAX_OUTCOMES or self._is_closing:
+            return False
+        self._outcomes.append((ticket, tokens, ended))
+        self._tokens.put(None)
+        return True
+
+    async def drained(self) -> None:
+        """Wait until everything told so far is learned and nothing else is going on."""
+        idle: Reply = asyncio.get_running_loop().create_future()
+        self._idle.append(idle)
+        self._tokens.put(None)
+        await idle
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            try:
+                self._step()
+            except Exception:  # one bad call must not end all predictions
+                log.exception("the length predictor stumbled")
+        try:
+            while self._outcomes:
+                self._learner.learn(*self._outcomes.popleft())
+            self._learner.close()
+        except Exception:
+            log.exception("the length predictor did not close cleanly")
+
+    def _step(self) -> None:
+        """Do the most urgent thing, or wait for one."""
+        if self._asks:
+            self._answer()
+        elif self._calls:
+            self._calls.popleft()()
+        elif self._outcomes:
+            self._has_news = True
+            self._fit(self._learner.learn(*self._outcomes.popleft()))
+        elif self._is_restoring:
+            self._is_restoring, fit = self._learner.restore_one()
+            self._has_news = True
+            self._fit(fit)
+        elif self._idle and not self._fits:
+            self._publish()
+            _deliver([(self._idle.popleft(), None) for _ in range(len(self._idle))])
+        else:
+            self._wait()
+        if self._has_news and perf_counter() - self._published_at >= PUBLISH_EVERY_S:
+            self._publish()
+
+    def _wait(self) -> None:
+        try:
+            self._tokens.get(timeout=PUBLISH_EVERY_S if self._has_news else None)
+            while True:  # as many may have come as there were things in a batch
+                self._tokens.get_nowait()
+        except Empty:
+            pass
+
+    def _answer(self) -> None:
+        batch = [self._asks.popleft() for _ in range(min(BATCH, len(self._asks)))]
+        # A late one is not embedded here either: that is done when its outcome comes.
+        waiting = [(ticket, reply) for ticket, reply in batch if not reply.done()]
+        if not waiting:
+            return
+        answers: list[Answer] = [None] * len(waiting)
+        try:
+            answers = self._learner.answer([ticket for ticket, _ in waiting])
+        finally:
+            _deliver([(reply, answer) for (_, reply), answer in zip(waiting, answers, strict=True)])
+
+    def _fit(self, fit: Fit | None) -> None:
+        if fit is None:
+            return
+        self._fits += 1
+
+        def keep() -> None:
+            self._fits -= 1
+            fit.keep()
+
+        def done(future: Future[None]) -> None:
+            if not future.cancelled() and future.exception() is not None:
+                log.error("fitting lengths failed", exc_info=future.exception())
+            self._calls.append(keep)
+            self._tokens.put(None)
+
+        self._fitter.submit(fit.run).add_done_callback(done)
+
+    def _publish(self) -> None:
+        self._learner.flush()
+        p50, p99 = self._learner.seconds()
+        self.published = Published(
+            self._learner.history_sizes(),
+            self._learner.calibration(),
+            self._learner.nbytes,
+            p50,
+            p99,
+        )
+        self._has_news, self._published_at = False, perf_counter()
+
+
+def _deliver(answers: list[tuple[Reply, Answer]]) -> None:
+    """Set results on the loop they belong to."""
+
+    def set_results() -> None:
+        for reply, answer in answers:
+            if not reply.done():
+                reply.set_result(answer)
+
+    try:
+        answers[0][0].get_loop().call_soon_threadsafe(set_results)
+    except RuntimeError:
+        log.debug("an answer came after its event loop had closed")
+
+
+def _be_nice() -> None:
+    """Let everything else go first: nobody waits for a fit."""
+    if hasattr(os, "setpriority"):
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), 10)

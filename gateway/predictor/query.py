@@ -1,0 +1,101 @@
+"""What is asked of the predictor, and what it answers."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.core.lengths import LengthDistribution
+
+Vector = NDArray[np.float32]
+Mass = NDArray[np.float64]
+"""Probability by bucket of `gateway.core.lengths.EDGES`."""
+
+
+class Level(IntEnum):
+    """The narrowest evidence an answer rests on."""
+
+    PRIOR = 0
+    GLOBAL = 1
+    MODEL = 2
+    STAGE = 3
+    SIMILAR = 4
+    REPEATS = 5
+
+
+class Ended(StrEnum):
+    """How a generation ended; all but `FINISHED` say only that the answer was longer."""
+
+    FINISHED = "finished"
+    """The model stopped: end of text, a stop sequence, a tool call."""
+    CAPPED = "capped"
+    """finish_reason=length."""
+    ABORTED = "aborted"
+    """The client left, an upstream failed, a hedge lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptQuery:
+    """One call, as far as the length of its answer goes."""
+
+    model: str
+    """The served model: aliases are resolved."""
+    prompt_tokens: int
+    stages: tuple[str, ...] = ("-",)
+    """Stage keys, most specific first. Derived ones count once seen often; the last always does."""
+    text: str = ""
+    """What to embed; empty: levels 0-3 only."""
+    max_tokens: int | None = None
+    n: int = 1
+    """Choices (or best_of): each is a draw from the same distribution."""
+    hint_tokens: int | None = None
+    """The client's own expectation: a prior, never a cap."""
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or not self.stages:
+            raise ValueError("n must be >= 1 and there must be a stage key")
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """What is remembered of a prediction until its outcome is known.
+
+    The event loop fills in the first part; the owner thread alone touches the second.
+    """
+
+    query: PromptQuery
+    stage: str
+    stage_mass: Mass
+    """Level 3, uncapped: the parent of level 4 and what its skill is measured against."""
+    model_samples: int
+    level: Level
+    text: str
+    """What to embed; empty once it is embedded, or where it does not pay."""
+    mass: Mass
+    """The forecast for one choice, uncapped: what was answered, before the client's hint."""
+
+    vector: Vector | None = None
+    similar_mass: Mass | None = None
+    """Level 4-5 as found, answered or not."""
+    repeats: int = 0
+    repeats_log_mean: float = 0.0
+    guess: float = float("nan")
+    seconds: float = 0.0
+    """What the owner thread spent on it."""
+    is_late: bool = False
+    """The deadline passed first, and the stage level was answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A forecast, and the handle by which its outcome is reported."""
+
+    output: LengthDistribution
+    """Tokens until the call ends: of the longest of n choices, capped by max_tokens."""
+    work_tokens: float
+    """Expected tokens over all n choices."""
+    level: Level
+    asks_more: bool
+    """Levels 4-5 could narrow it: the stage is wide and the history is large enough."""
+    ticket: Ticket = field(repr=False, compare=False)

@@ -1,0 +1,223 @@
+"""Levels 4-5: what similar prompts, and the same prompt, were answered with.
+
+Owned by one thread (`gateway.predictor.owner`), which alone calls it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import exp, log, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.predictor import guess
+from gateway.predictor.histograms import BUCKETS, blurred, buckets_of, posterior
+from gateway.predictor.history import Histories, History, Latest, Neighbours, Sample
+from gateway.predictor.levels import RATIO_SAMPLES
+from gateway.predictor.query import Level, Mass, Ticket
+from gateway.predictor.vectors import Vectors
+
+NEIGHBOURS = 128
+SIMILARITY_WIDTH = 0.1
+GUIDED_SIMILARITY_WIDTH = 0.2
+"""Wider where the guess is there to tell the neighbours apart."""
+GUESS_WIDTH = 0.25
+GUESS_SHIFT = 0.5
+"""A neighbour's length moves half the way by which the guesses differ."""
+OTHER_STAGE = 0.3
+SIMILAR_PARENT, SIMILAR_PARENT_EARLY, EARLY = 2.0, 8.0, 32
+SAME_COSINE = 0.98
+SAME_PARENT = 0.5
+MAX_SAME = 32
+BLUR_FIRST, BLUR_WEIGHT, BLUR_RANGE = 0.2, 8.0, (0.05, 0.5)
+"""Spread of log length between answers to the same prompt, until it has been seen."""
+FOREIGN_BELOW = guess.MIN_SAMPLES
+"""Own samples up to which other models' neighbours count, scaled to this model's lengths."""
+FOREIGN_WEIGHT, FOREIGN_MODELS, FOREIGN_NEIGHBOURS = 0.15, 4, 32
+
+
+@dataclass(slots=True)
+class _Model:
+    fitted: guess.Guess | None = None
+    is_fitting: bool = False
+    fit_at: int = guess.MIN_SAMPLES
+    """Samples seen at which the guess is fitted anew."""
+    blur_weight: float = BLUR_WEIGHT
+    blur_square: float = BLUR_WEIGHT * BLUR_FIRST**2
+
+    @property
+    def blur_sd(self) -> float:
+        low, high = BLUR_RANGE
+        return min(max(sqrt(self.blur_square / self.blur_weight), low), high)
+
+
+class Fit:
+    """A model's guess to be worked out anew: tens of milliseconds, so not on the owner's thread."""
+
+    def __init__(self, known: _Model, latest: Latest) -> None:
+        self._known, self._latest = known, latest
+        self._result: tuple[guess.Guess, NDArray[np.float32]] | None = None
+
+    def run(self) -> None:
+        """Do the work. Any thread; touches nothing that others see."""
+        latest = self._latest
+        self._result = guess.fit(latest.rows, latest.log_tokens, latest.is_cut)
+
+    def keep(self) -> None:
+        """Use what came of it. The owner's thread."""
+        self._known.is_fitting = False
+        if self._result is not None:
+            self._known.fitted, guesses = self._result
+            self._latest.store(guesses)
+
+
+@dataclass(slots=True)
+class Similar:
+    """Histories, vectors and guesses of all models."""
+
+    vectors: Vectors
+    histories: Histories
+    _models: dict[str, _Model] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        guesses = sum(m.fitted.nbytes for m in self._models.values() if m.fitted)
+        return self.vectors.nbytes + self.histories.nbytes + guesses
+
+    def embed(self, tickets: Sequence[Ticket]) -> None:
+        """Give each ticket its vector, and drop its text."""
+        waiting = [ticket for ticket in tickets if ticket.text]
+        if not waiting:
+            return
+        rows = self.vectors.of([(ticket.stage, ticket.text) for ticket in waiting])
+        for ticket, row in zip(waiting, rows, strict=True):
+            ticket.vector, ticket.text = row, ""
+
+    def forecast(self, ticket: Ticket) -> Level | None:
+        """Fill in `similar_mass` from an embedded ticket; None: there is nothing to go by."""
+        if ticket.vector is None:
+            return None
+        history = self.histories.get(ticket.query.model)
+        own = len(history) if history else 0
+        found = history.nearest(ticket.vector, NEIGHBOURS) if history else None
+        known = self._models.get(ticket.query.model)
+        if known is not None and known.fitted is not None:
+            ticket.guess = known.fitted.of(ticket.vector)
+        number = self.histories.stage_number(ticket.stage)
+        parent_weight = SIMILAR_PARENT if own >= EARLY else SIMILAR_PARENT_EARLY
+        same = None
+        tally = _Tally()
+        if found is not None:
+            is_same = (found.similarity > SAME_COSINE) & (found.stage == number)
+            same = found.at(np.flatnonzero(is_same)[:MAX_SAME])
+            rest = found.at(np.flatnonzero(~is_same)) if len(same.tokens) else found
+            tally.add(rest, number, ticket.guess)
+        if own < FOREIGN_BELOW:
+            self._add_foreign(tally, ticket, number, history)
+        if not tally.count and not (same and len(same.tokens)):
+            return None
+        mass = tally.posterior(ticket.stage_mass, parent_weight)
+        level = Level.SIMILAR
+        if same is not None and len(same.tokens):
+            mass, level = _repeated(ticket, same, mass, known or _Model()), Level.REPEATS
+        ticket.similar_mass = mass
+        return level
+
+    def _add_foreign(
+        self, tally: "_Tally", ticket: Ticket, number: int, history: History | None
+    ) -> None:
+        """Add other models' neighbours, their lengths scaled to this model's."""
+        assert ticket.vector is not None
+        own = len(history) if history else 0
+        for other in self.histories.others(ticket.query.model, FOREIGN_MODELS):
+            ratio = 1.0
+            if history and own:
+                apart = history.log_median_tokens() - other.log_median_tokens()
+                ratio = exp(apart * own / (own + RATIO_SAMPLES))
+            found = other.nearest(ticket.vector, FOREIGN_NEIGHBOURS)
+            scaled = found._replace(tokens=found.tokens * np.float32(ratio))
+            tally.add(scaled, number, float("nan"), FOREIGN_WEIGHT)
+
+    def learn(self, ticket: Ticket, tokens: float, is_cut: bool) -> Fit | None:
+        """Take in the outcome of an embedded ticket; the caller runs the fit, if one is due."""
+        if ticket.vector is None:
+            return None
+        known = self._models.setdefault(ticket.query.model, _Model())
+        if ticket.repeats and not is_cut:
+            error = log(max(tokens, 1.0)) - ticket.repeats_log_mean
+            # The mean of r answers strays as well: by a variance of 1/r of one answer's.
+            known.blur_square = 0.98 * known.blur_square + error**2 / (1 + 1 / ticket.repeats)
+            known.blur_weight = 0.98 * known.blur_weight + 1
+        if np.isnan(ticket.guess) and known.fitted is not None:
+            ticket.guess = known.fitted.of(ticket.vector)
+        number = self.histories.stage_number(ticket.stage)
+        sample = Sample(ticket.vector, tokens, is_cut, number, ticket.guess)
+        return self.add(ticket.query.model, sample)
+
+    def add(self, model: str, sample: Sample) -> Fit | None:
+        """Add a sample as it stands, as one read back from disk."""
+        known = self._models.setdefault(model, _Model())
+        history = self.histories.add(model, sample)
+        if len(self._models) > 2 * len(self.histories.sizes()):
+            alive = self.histories.sizes()
+            self._models = {name: m for name, m in self._models.items() if name in alive}
+        if known.is_fitting or history.added < known.fit_at:
+            return None
+        latest = history.latest(guess.MAX_SAMPLES)
+        known.fit_at = history.added + max(16, len(latest.rows) // 4)
+        if (~latest.is_cut).sum() < guess.MIN_SAMPLES * 3 // 4:
+            return None
+        known.is_fitting = True
+        return Fit(known, latest)
+
+
+class _Tally:
+    """Neighbours as weighted evidence by bucket."""
+
+    def __init__(self) -> None:
+        self._events = np.zeros(BUCKETS)
+        self._cut = np.zeros(BUCKETS)
+        self._total = self._square = 0.0
+        self.count = 0
+
+    def add(self, found: Neighbours, stage: int, own_guess: float, scale: float = 1.0) -> None:
+        if not len(found.tokens):
+            return
+        gap = own_guess - found.guess
+        is_guided = not np.isnan(gap).all()
+        width = GUIDED_SIMILARITY_WIDTH if is_guided else SIMILARITY_WIDTH
+        weight = scale * np.exp((np.minimum(found.similarity, 1.0) - 1.0) / width)
+        weight[found.stage != stage] *= OTHER_STAGE
+        tokens = found.tokens
+        if is_guided:
+            np.nan_to_num(gap, copy=False)
+            weight *= np.exp(-0.5 * (gap / GUESS_WIDTH) ** 2)
+            tokens = tokens * np.exp(GUESS_SHIFT * np.clip(gap, -2.0, 2.0))
+        bucket = buckets_of(tokens)
+        if found.is_cut.any():
+            self._cut += np.bincount(bucket, weight * found.is_cut, BUCKETS)
+            self._events += np.bincount(bucket, weight * ~found.is_cut, BUCKETS)
+        else:
+            self._events += np.bincount(bucket, weight, BUCKETS)
+        self._total += float(weight.sum())
+        self._square += float(weight @ weight)
+        self.count += len(tokens)
+
+    def posterior(self, parent: Mass, parent_weight: float) -> Mass:
+        if self._total <= 1e-30:
+            return parent
+        # As many samples as would, at equal weights, scatter as much.
+        scale = self._total / self._square
+        return posterior(self._events * scale, self._cut * scale, parent, parent_weight)
+
+
+def _repeated(ticket: Ticket, same: Neighbours, parent: Mass, known: _Model) -> Mass:
+    logs = np.log(np.maximum(same.tokens[~same.is_cut].astype(np.float64), 1.0))
+    ticket.repeats = len(logs)
+    events = np.zeros(BUCKETS)
+    if len(logs):
+        ticket.repeats_log_mean = float(logs.mean())
+        events = blurred(logs, known.blur_sd)
+    cut = np.bincount(buckets_of(same.tokens[same.is_cut]), minlength=BUCKETS).astype(np.float64)
+    return posterior(events, cut, parent, SAME_PARENT)
