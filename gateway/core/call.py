@@ -33,6 +33,8 @@ class Call:
     """Its place in line: when the request, or the try it repeats, was first seen."""
     came_at: float
     """When this request reached the scheduler."""
+    prefix_tokens: int = 0
+    """Tokens of the prompt that other prompts may share."""
     output_tokens: int
     """Predicted answer length, mean, whole tokens (sums of integers do not drift)."""
     reference_s: float = 0.0

@@ -104,8 +104,7 @@ class BackendLoad:
         request = call.request
         need = call.output_tokens + request.prompt_tokens
         if request.prefix:
-            need -= sum(tokens for _, tokens in request.prefix)
-            need += self.prefix.unreferenced_tokens(request.prefix)
+            need += self.prefix.unreferenced_tokens(request.prefix) - call.prefix_tokens
         return self.reserved_tokens + need <= budget_share * self.backend.profile.kv_tokens
 
     def bind(self, call: Call) -> None:
@@ -128,7 +127,7 @@ class BackendLoad:
         request = call.request
         call.fresh_tokens = self.fresh_tokens(call)
         call.context_tokens = request.prompt_tokens + call.output_tokens
-        call.own_tokens = call.context_tokens - sum(tokens for _, tokens in request.prefix)
+        call.own_tokens = call.context_tokens - call.prefix_tokens
         self.pending_prefill_tokens += call.fresh_tokens
         self.context_tokens += call.context_tokens
         self._own_tokens += call.own_tokens

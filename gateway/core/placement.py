@@ -46,8 +46,11 @@ class Placement:
 
     def room_changed(self, load: BackendLoad, now: float) -> list[Call]:
         """A backend has room, or news that changes its score; return the calls that start now."""
-        started = list(self._drain(load, now))
-        return started + list(self._dispatch(load.backend.models, now))
+        started = list(self._drain(load, now)) if load.bound else []
+        models = [model for model in load.backend.models if self.queues.get(model)]
+        if models:
+            started += self._dispatch(models, now)
+        return started
 
     def remove(self, call: Call) -> None:
         """A waiting call waits no longer."""

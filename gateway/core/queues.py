@@ -108,6 +108,9 @@ class ReadyQueue:
         """Count service (or, when negative, give back what was not used) to a call's flow."""
         key = (call.request.tenant, call.request.flow)
         flow = self._flow(key)
+        if len(self._flows) == 1:
+            flow.served_s = self._virtual_s = max(flow.served_s + service_s, self._virtual_s)
+            return
         tenant_flows = sum(1 for k, f in self._flows.items() if k[0] == key[0] and f.size) or 1
         flow.served_s += service_s * tenant_flows / self._shares.weight(key[0])
         waiting = [f.served_s for f in self._flows.values() if f.size]

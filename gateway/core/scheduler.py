@@ -158,14 +158,14 @@ class Scheduler:
             sequence=self._sequence,
             arrived_at=now if request.first_seen_at is None else request.first_seen_at,
             came_at=now,
+            prefix_tokens=sum(tokens for _, tokens in request.prefix) if request.prefix else 0,
             output_tokens=max(round(request.output.mean_tokens), 1),
             deadline_at=request.deadline_at,
         )
         reference = self.fleet.reference(request.model)
         if reference is not None:
-            shared_tokens = sum(tokens for _, tokens in request.prefix)
             call.reference_prefill_s = prefill_s(
-                reference, max(request.prompt_tokens - shared_tokens, 1)
+                reference, max(request.prompt_tokens - call.prefix_tokens, 1)
             )
             context_tokens = request.prompt_tokens + call.output_tokens / 2
             call.reference_step_s = step_s(reference, 1, context_tokens)

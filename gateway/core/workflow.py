@@ -127,7 +127,9 @@ class Workflows:
         self.templates = LearnedTemplates()
         self.idle_timeout_s = idle_timeout_s
         self.default_deadline_s = default_deadline_s
-        self._runs: OrderedDict[WorkflowKey, WorkflowRun] = OrderedDict()
+        self._runs: dict[WorkflowKey, WorkflowRun] = {}
+        self._idle: OrderedDict[WorkflowKey, WorkflowRun] = OrderedDict()
+        """Runs without calls, the one that has been quiet longest first."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -183,7 +185,8 @@ class Workflows:
         """A call belongs to this run until it leaves."""
         run.calls[call.request.id] = call
         run.total_calls += 1
-        self.touch(run, now)
+        run.last_active_at = now
+        self._idle.pop(run.key, None)
 
     def enter(self, run: WorkflowRun, call: Call, now: float) -> None:
         """A call of this run becomes ready: place it on the run's path, give it its budget."""
@@ -203,7 +206,7 @@ class Workflows:
         call.budget_s = self.budget_s(run, visit, call, now)
         call.remaining_s = self.remaining_s(run, call)
         call.total_s = self.expected_total_s(run) or call.reference_s
-        self.touch(run, now)
+        run.last_active_at = now
 
     def leave(self, run: WorkflowRun, call: Call, now: float, answered: bool, own_s: float) -> None:
         """A call of this run is over; `own_s` is what it took, on the average backend."""
@@ -224,7 +227,9 @@ class Workflows:
         ref = call.request.workflow
         if ref is not None and ref.final:
             run.closing = True
-        self.touch(run, now)
+        run.last_active_at = now
+        if not run.calls:
+            self._idle[run.key] = run
 
     def unblocked(self, run: WorkflowRun) -> list[Call]:
         """Return held calls whose stage may now run, after opening those stages."""
@@ -254,6 +259,7 @@ class Workflows:
             stage_event = StageEvent.CANCELLED if cancelled else StageEvent.CLOSED
             stage.state = advance(stage.state, stage_event)
         del self._runs[run.key]
+        self._idle.pop(run.key, None)
         if run.state in {WorkflowState.COMPLETED, WorkflowState.EXPIRED} and run.path:
             self.templates.learn(
                 run.template_name, ((visit.stage, visit.own_s) for visit in run.path)
@@ -263,19 +269,17 @@ class Workflows:
         """Return runs without calls that have been idle for too long, and any over the bound."""
         over: list[WorkflowRun] = []
         excess = len(self._runs) - MAX_WORKFLOWS
-        for run in self._runs.values():
+        for run in self._idle.values():
             expired = run.last_active_at + self.idle_timeout_s <= now
             if not expired and len(over) >= excess:
                 break
-            if not run.calls:
-                over.append(run)
+            over.append(run)
         return over
 
     def next_idle_at(self) -> float | None:
         """Return when the run that has been quiet longest will have been idle for too long."""
-        for run in self._runs.values():
-            if not run.calls:
-                return run.last_active_at + self.idle_timeout_s
+        for run in self._idle.values():
+            return run.last_active_at + self.idle_timeout_s
         return None
 
     def budget_s(self, run: WorkflowRun, visit: StageVisit, call: Call, now: float) -> float | None:
@@ -310,11 +314,6 @@ class Workflows:
         template = self.templates.get(run.template_name)
         return template.total_s.value if template else None
 
-    def touch(self, run: WorkflowRun, now: float) -> None:
-        """Note that something happened to the run."""
-        run.last_active_at = now
-        self._runs.move_to_end(run.key)
-
     def _create(self, key: WorkflowKey, name: str | None, now: float) -> WorkflowRun:
         spec = self.specs.get(name) if name else None
         deadline_s = spec.deadline_s if spec else None
@@ -328,7 +327,7 @@ class Workflows:
             deadline_at=None if deadline_s is None else now + deadline_s,
             last_active_at=now,
         )
-        self._runs[key] = run
+        self._runs[key] = self._idle[key] = run
         for stage in spec.stages if spec else ():
             self._stage(run, stage.name)
         return run
