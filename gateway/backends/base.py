@@ -1,0 +1,163 @@
+"""The seam between the gateway and an engine, and how engines fail.
+
+    BackendError
+    ├── ConnectFailed        no connection was made: the engine has seen nothing
+    ├── ConnectionBroken     the connection ended before the answer did
+    ├── TimedOut             no first token, no further token, or no end in time
+    ├── BadAnswer            not HTTP, not JSON, not what was asked for
+    └── EngineError          the engine itself answered with an error
+
+Whoever raises one of these has closed the connection to the engine first, which is what makes an
+engine stop working on the call.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from gateway.core.outcomes import FailureKind
+
+Header = tuple[bytes, bytes]
+
+
+class BackendError(Exception):
+    """A call that a backend did not bring to its end."""
+
+    def __init__(self, kind: FailureKind, message: str, *, retryable: bool) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.retryable = retryable
+        """Another attempt may follow as long as no byte has reached the client."""
+
+
+class ConnectFailed(BackendError):
+    """No connection to the engine could be made."""
+
+    def __init__(self, message: str = "no connection to the engine could be made") -> None:
+        super().__init__(FailureKind.CONNECT, message, retryable=True)
+
+
+class ConnectionBroken(BackendError):
+    """The connection ended before the answer did."""
+
+    def __init__(self, message: str = "the engine closed the connection early") -> None:
+        super().__init__(FailureKind.RESET, message, retryable=True)
+
+
+class TimedOut(BackendError):
+    """The engine was too slow. Not tried elsewhere: the same work would only be slow again."""
+
+    def __init__(self, kind: FailureKind) -> None:
+        super().__init__(kind, "the engine did not answer in time", retryable=False)
+
+
+class BadAnswer(BackendError):
+    """What came back is not an answer to what was asked."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(FailureKind.BAD_ANSWER, message, retryable=True)
+
+
+class EngineError(BackendError):
+    """The engine answered with an error of its own, by status or inside a stream."""
+
+    def __init__(
+        self,
+        kind: FailureKind,
+        status: int,
+        error: Mapping[str, object],
+        headers: tuple[Header, ...] = (),
+    ) -> None:
+        retryable = kind is not FailureKind.INVALID_REQUEST
+        super().__init__(kind, f"the engine answered {status}", retryable=retryable)
+        self.status = status
+        self.error = error
+        """In OpenAI's shape: message, type, param, code."""
+        self.headers = headers
+        """Those of its headers that a client can use, such as Retry-After."""
+
+
+class Usage(NamedTuple):
+    """Token counts of one answer: the engine's own where it told them."""
+
+    output_tokens: int
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class Listener(Protocol):
+    """Is told the facts of a call as soon as they are known."""
+
+    def first_token(self) -> None:
+        """The answer has begun. Told of streams only."""
+
+    def progressed(self, output_tokens: int) -> None:
+        """The answer has passed an edge of the shared length buckets."""
+
+    def finished(self, usage: Usage) -> None:
+        """The answer is complete and in order; told once, never before a failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One API call in the form in which it goes upstream, the same for every attempt."""
+
+    path: str
+    """Such as `/v1/chat/completions`."""
+    body: bytes
+    """A JSON object."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """What of the client's headers may go upstream."""
+    query: str = ""
+    upstream_id: str = ""
+    """Each attempt's `x-request-id` is this and the attempt's number."""
+    stream: bool = False
+    hide_usage: bool = False
+    """The usage chunk was asked for by the gateway, not by the client."""
+    renamed: tuple[str, str] | None = None
+    """The model's name at the engine and the client's alias for it, which answers must bear."""
+
+
+class Answer(Protocol):
+    """An answer under way: its first event is known, so its status can be told."""
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        """The engine's headers that may go to a client; no content-length."""
+
+    @property
+    def whole(self) -> bytes | None:
+        """The body, if it is not a stream."""
+
+    @property
+    def ended(self) -> bool:
+        """The stream is complete: `read` has nothing more."""
+
+    @property
+    def usage(self) -> Usage:
+        """Token counts so far."""
+
+    async def read(self) -> bytes:
+        """Return the next whole events of a stream, b"" at its end, or raise BackendError."""
+
+    async def aclose(self) -> None:
+        """Give the connection back if the answer was read to its end, else close it."""
+
+
+class BackendClient(Protocol):
+    """Talks to one backend."""
+
+    async def open(
+        self, call: Call, listener: Listener, *, engine_priority: int, attempt: int
+    ) -> Answer:
+        """Send the call; return once the answer has begun, or raise BackendError.
+
+        Cancelling it, or closing the answer, closes the connection to the engine.
+        """
+
+    async def close(self) -> None:
+        """Close every connection."""

@@ -1,0 +1,72 @@
+"""What an engine says of itself in Prometheus' text format (pure).
+
+Names by generation of vLLM: `gpu_cache_usage_perc` became `kv_cache_usage_perc` in 0.9. There is
+one series for each data-parallel engine, so gauges are summed (shares averaged).
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+_SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?\s+(\S+)')
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+
+RUNNING = ("vllm:num_requests_running", "llamacpp:requests_processing")
+WAITING = ("vllm:num_requests_waiting", "llamacpp:requests_deferred")
+KV_SHARE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+CACHE_CONFIG = "vllm:cache_config_info"
+_READ = frozenset({*RUNNING, *WAITING, *KV_SHARE, CACHE_CONFIG})
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """One look at an engine. None: it does not say, which is not zero."""
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_share: float | None = None
+    """Share of its KV cache in use, 0 to 1."""
+    kv_tokens: int | None = None
+    """Capacity of its KV cache."""
+
+
+def read_metrics(text: str) -> EngineMetrics:
+    """Return what the exposition says; unknown and broken lines are skipped."""
+    sums: dict[str, list[float]] = {}
+    kv_tokens = 0
+    for line in text.splitlines():
+        sample = _SAMPLE.match(line)
+        if sample is None or sample[1] not in _READ:
+            continue
+        try:
+            value = float(sample[3])
+        except ValueError:
+            continue
+        if not math.isfinite(value):
+            continue
+        if sample[1] == CACHE_CONFIG:
+            kv_tokens += _cache_tokens(sample[2] or "")
+        else:
+            sums.setdefault(sample[1], []).append(value)
+    shares = _first(sums, KV_SHARE)
+    return EngineMetrics(
+        running=_total(sums, RUNNING),
+        waiting=_total(sums, WAITING),
+        kv_share=sum(shares) / len(shares) if shares else None,
+        kv_tokens=kv_tokens or None,
+    )
+
+
+def _first(sums: dict[str, list[float]], names: tuple[str, ...]) -> list[float]:
+    return next((sums[name] for name in names if name in sums), [])
+
+
+def _total(sums: dict[str, list[float]], names: tuple[str, ...]) -> int | None:
+    values = _first(sums, names)
+    return int(sum(values)) if values else None
+
+
+def _cache_tokens(labels: str) -> int:
+    said = dict(_LABEL.findall(labels))
+    block_tokens, blocks = said.get("block_size", ""), said.get("num_gpu_blocks", "")
+    return int(block_tokens) * int(blocks) if block_tokens.isdigit() and blocks.isdigit() else 0

@@ -1,0 +1,151 @@
+"""Probe: looks at one engine every few seconds and says when what it sees changes."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+import aiohttp
+import orjson
+
+from gateway.backends.engine_metrics import EngineMetrics, read_metrics
+from gateway.backends.http_client import base_url
+
+MAX_BYTES = 4 * 1024 * 1024
+FAILURES_UNTIL_DOWN = 3
+"""One late answer of a busy engine is no death."""
+JITTER = 0.1
+"""Probes of a large fleet must not march in step."""
+
+log = logging.getLogger(__name__)
+
+
+class Unhealthy(Exception):
+    """The engine did not pass the probe; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """What one probe saw."""
+
+    models: Mapping[str, int | None] = field(default_factory=dict)
+    """What it serves, with each model's longest context in tokens."""
+    metrics: EngineMetrics = field(default_factory=EngineMetrics)
+
+
+class Probe:
+    """Watches one engine. `on_change` hears of it at the first look and at each change.
+
+    It says None when the engine is down: it failed several probes in a row, or a call could not
+    even connect (`suspect`). One good probe brings it back.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        on_change: Callable[[Vitals | None], None],
+        *,
+        api_key: str | None = None,
+        interval_s: float = 5.0,
+        timeout_s: float = 2.0,
+    ) -> None:
+        self.vitals: Vitals | None = None
+        """What the last good probe saw; None while it is down."""
+        self._name = name
+        self._base = base_url(url)
+        self._on_change = on_change
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._interval_s = interval_s
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._random = Random(name)
+        self._failures = 0
+        self._told: tuple[object, ...] | None = None
+        self._look_now = asyncio.Event()
+
+    async def run(self) -> None:
+        """Probe until cancelled."""
+        async with aiohttp.ClientSession(
+            timeout=self._timeout, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar()
+        ) as session:
+            while True:
+                await self._look(session)
+                self._look_now.clear()
+                pause_s = self._interval_s * self._random.uniform(1 - JITTER, 1 + JITTER)
+                try:
+                    async with asyncio.timeout(pause_s):
+                        await self._look_now.wait()
+                except TimeoutError:
+                    continue
+                # A call met a dead engine: see soon whether it lives, but do not hammer it.
+                await asyncio.sleep(min(self._interval_s, 0.5))
+
+    def suspect(self) -> None:
+        """A call could not connect: the engine is down until a probe says otherwise."""
+        if self.vitals is not None:
+            self._failures = FAILURES_UNTIL_DOWN
+            self._tell(None)
+            self._look_now.set()
+
+    async def _look(self, session: aiohttp.ClientSession) -> None:
+        try:
+            vitals = await self._examine(session)
+        except (aiohttp.ClientError, OSError, TimeoutError, Unhealthy) as error:
+            self._failures += 1
+            if self._failures == 1:
+                log.warning("backend %s: probe failed: %s", self._name, error or type(error))
+            if self._failures >= FAILURES_UNTIL_DOWN or self.vitals is None:
+                self._tell(None)
+            return
+        self._failures = 0
+        self._tell(vitals)
+
+    async def _examine(self, session: aiohttp.ClientSession) -> Vitals:
+        status, _ = await self._get(session, "/health")
+        # Engines without the route are judged by their list of models.
+        if status != 404 and not 200 <= status < 300:
+            raise Unhealthy(f"/health answered {status}")
+        status, body = await self._get(session, "/v1/models")
+        if status in (401, 403):
+            log.warning("backend %s refuses our key (%d on /v1/models)", self._name, status)
+        models = _models(body) if status == 200 else {}
+        return Vitals(models, await self._metrics(session))
+
+    async def _metrics(self, session: aiohttp.ClientSession) -> EngineMetrics:
+        """Return the engine's figures; an engine without any is no less healthy."""
+        try:
+            status, body = await self._get(session, "/metrics")
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return EngineMetrics()
+        return read_metrics(body.decode("utf-8", "replace")) if status == 200 else EngineMetrics()
+
+    async def _get(self, session: aiohttp.ClientSession, path: str) -> tuple[int, bytes]:
+        async with session.get(self._base + path, allow_redirects=False) as response:
+            body = bytearray()
+            while len(body) < MAX_BYTES and (piece := await response.content.readany()):
+                body += piece
+            return response.status, bytes(body)
+
+    def _tell(self, vitals: Vitals | None) -> None:
+        self.vitals = vitals
+        # Load changes with each look and concerns nobody here; identity and size do.
+        seen = None if vitals is None else (frozenset(vitals.models), vitals.metrics.kv_tokens)
+        if (seen,) != self._told:
+            self._told = (seen,)
+            self._on_change(vitals)
+
+
+def _models(body: bytes) -> dict[str, int | None]:
+    """Return the models of a `/v1/models` answer with their longest contexts."""
+    try:
+        listed = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    cards = listed.get("data") if isinstance(listed, dict) else None
+    models: dict[str, int | None] = {}
+    for card in cards if isinstance(cards, list) else ():
+        if isinstance(card, dict) and isinstance(card.get("id"), str):
+            longest = card.get("max_model_len")
+            models[card["id"]] = longest if isinstance(longest, int) else None
+    return models

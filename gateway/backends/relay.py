@@ -1,0 +1,213 @@
+"""StreamRelay: what of a stream goes on to the client, and the facts that are read beside it.
+
+The bytes of a whole event are passed on exactly as they came. An event that is not whole yet is
+held until it is: a client could not use it, and if the connection breaks inside it, whatever the
+gateway adds begins on a fresh event boundary.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from math import inf
+
+import orjson
+
+from gateway.backends import engine_errors
+from gateway.backends.base import (
+    BackendError,
+    BadAnswer,
+    ConnectionBroken,
+    EngineError,
+    Listener,
+    Usage,
+)
+from gateway.backends.lenient_json import loads
+from gateway.backends.sse import SseDecoder, SseEvent, SseOverflow
+from gateway.core.lengths import EDGES
+
+DONE = b"[DONE]"
+BROKEN_FINISHES = frozenset({"abort", "error"})
+"""Finish reasons with which an engine ends an answer that it did not complete."""
+
+_EDGES_AND_BEYOND = (*EDGES, inf)
+
+
+class Renaming:
+    """Gives a model its alias back in answers, without touching another byte."""
+
+    def __init__(self, served: str, public: str) -> None:
+        # In a JSON string the quotes would be escaped, so this cannot match inside a text.
+        name = re.escape(orjson.dumps(served))
+        self._served = re.compile(rb'("model"\s*:\s*)' + name)
+        self._public = orjson.dumps(public).replace(b"\\", b"\\\\")
+
+    def apply(self, raw: bytes) -> bytes:
+        """Return the JSON text with the alias for the first name."""
+        return self._served.sub(rb"\g<1>" + self._public, raw, count=1)
+
+
+class StreamRelay:
+    """One stream of chat or text completion chunks (pure but for what it tells its listener)."""
+
+    def __init__(
+        self, listener: Listener, *, hide_usage: bool, renaming: "Renaming | None" = None
+    ) -> None:
+        self._decoder = SseDecoder()
+        self._listener = listener
+        self._hide_usage = hide_usage
+        self._renaming = renaming
+        self._finish_reason: str | None = None
+        self._has_choice = False
+        self._content_events = 0
+        self._told_tokens = 0
+        self._prompt_tokens: int | None = None
+        self._cached_tokens: int | None = None
+        self._next_edge = 0.0
+        self.data_events = 0
+        """Events that carried data: only they are progress, comments are not."""
+        self.ended = False
+        """The answer is complete and in order; the listener knows."""
+        self.failure: BackendError | None = None
+        """Why the stream ends here, when it does so out of order."""
+
+    @property
+    def usage(self) -> Usage:
+        """Token counts so far. Where the engine told none, an event counts as a token."""
+        output_tokens = self._told_tokens or self._content_events
+        return Usage(output_tokens, self._prompt_tokens, self._cached_tokens)
+
+    def feed(self, piece: bytes) -> bytes:
+        """Take in what the engine sent; return what goes to the client now."""
+        try:
+            events = self._decoder.feed(piece)
+        except SseOverflow as overflow:
+            self.failure = BadAnswer(str(overflow))
+            return b""
+        if len(events) == 1:
+            return self._renamed(events[0].raw) if self._passes(events[0]) else b""
+        passed: list[bytes] = []
+        for event in events:
+            if self._passes(event):
+                passed.append(self._renamed(event.raw))
+            if self.ended or self.failure:
+                break
+        return b"".join(passed)
+
+    def finish(self) -> bytes:
+        """The engine closed the stream: return what goes to the client still."""
+        last = self._decoder.finish()
+        # An event that lacks only its blank line is taken; a fragment of one is not.
+        passes = last is not None and _is_whole(last) and self._passes(last)
+        if not self.ended and self.failure is None:
+            if self._finish_reason is None:
+                self.failure = ConnectionBroken("the engine ended the stream before the answer")
+            else:
+                self._end()
+        return self._renamed(last.raw) if last is not None and passes else b""
+
+    def _renamed(self, raw: bytes) -> bytes:
+        return self._renaming.apply(raw) if self._renaming else raw
+
+    def _passes(self, event: SseEvent) -> bool:
+        if event.data is None:
+            return True
+        self.data_events += 1
+        if event.data == DONE:
+            return self._done()
+        try:
+            frame = loads(event.data)
+        except ValueError:
+            return event.name != b"error" or self._fail({"error": {}})
+        if not isinstance(frame, Mapping):
+            return True
+        if frame.get("error") is not None or event.name == b"error":
+            return self._fail(frame)
+        usage = frame.get("usage")
+        if isinstance(usage, Mapping):
+            self._read_usage(usage)
+        choices = frame.get("choices")
+        if choices and isinstance(choices, list):
+            return self._read_choices(choices)
+        return not (self._hide_usage and usage)
+
+    def _done(self) -> bool:
+        if not self._has_choice:
+            self.failure = BadAnswer("the engine ended the stream without an answer")
+            return False
+        self._end()
+        return True
+
+    def _end(self) -> None:
+        self.ended = True
+        self._listener.finished(self.usage)
+
+    def _fail(self, frame: Mapping[str, object]) -> bool:
+        status = engine_errors.status_of(frame)
+        kind = engine_errors.kind_of_status(status)
+        self.failure = EngineError(kind, status, engine_errors.error_of(frame, status))
+        return False
+
+    def _read_choices(self, choices: list[object]) -> bool:
+        self._has_choice = True
+        has_content = False
+        for choice in choices:
+            if not isinstance(choice, Mapping):
+                continue
+            delta = choice.get("delta")
+            if isinstance(delta, Mapping):
+                has_content |= any(value and key != "role" for key, value in delta.items())
+            elif choice.get("text"):
+                has_content = True
+            reason = choice.get("finish_reason")
+            if isinstance(reason, str) and reason:
+                self._finish_reason = reason
+                if reason in BROKEN_FINISHES:
+                    message = f"The engine ended the answer early ({reason})."
+                    return self._fail({"error": {"message": message}})
+        if has_content:
+            self._count_content()
+        return True
+
+    def _count_content(self) -> None:
+        self._content_events += 1
+        tokens = self._told_tokens or self._content_events
+        if self._content_events == 1:
+            self._listener.first_token()
+        elif tokens >= self._next_edge:
+            self._listener.progressed(tokens)
+        else:
+            return
+        self._next_edge = _EDGES_AND_BEYOND[bisect_right(EDGES, tokens)]
+
+    def _read_usage(self, usage: Mapping[str, object]) -> None:
+        output_tokens, prompt_tokens, cached_tokens = read_usage(usage)
+        # With continuous usage every event holds running totals.
+        self._told_tokens = max(self._told_tokens, output_tokens)
+        self._prompt_tokens = prompt_tokens if prompt_tokens is not None else self._prompt_tokens
+        self._cached_tokens = cached_tokens if cached_tokens is not None else self._cached_tokens
+
+
+def read_usage(usage: Mapping[str, object]) -> Usage:
+    """Return the counts of a `usage` object, whatever of it is there."""
+    details = usage.get("prompt_tokens_details")
+    return Usage(
+        output_tokens=_count(usage.get("completion_tokens")) or 0,
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        cached_tokens=_count(details.get("cached_tokens"))
+        if isinstance(details, Mapping)
+        else None,
+    )
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+def _is_whole(event: SseEvent) -> bool:
+    if event.data is None or event.data == DONE:
+        return event.data is not None
+    try:
+        loads(event.data)
+    except ValueError:
+        return False
+    return True
