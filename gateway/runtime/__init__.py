@@ -1,0 +1,1 @@
+"""The scheduler against reality: the driver, its clock, and what runs beside it."""

@@ -1,0 +1,224 @@
+"""Driver: the only caller of the live scheduler. It feeds facts in and carries commands out."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import NamedTuple, Protocol
+
+from gateway.backends.base import Answer, BackendClient, BackendError, Call, Usage
+from gateway.core.commands import Command, Evict, Reject, Settle, Start, Stop, WorkflowEnded
+from gateway.core.events import (
+    Abandoned,
+    Arrived,
+    Event,
+    Failed,
+    Finished,
+    FirstToken,
+    Progressed,
+    TimePassed,
+)
+from gateway.core.outcomes import RejectReason
+from gateway.core.types import BackendId, InferenceRequest, RequestId
+from gateway.runtime.clock import Clock
+
+Observer = Callable[[float, Event, Sequence[Command]], None]
+"""Is shown every event with the commands that followed. It must not raise, and not keep long."""
+
+SOON_S = 1e-6
+"""Timers may fire this early."""
+
+log = logging.getLogger(__name__)
+
+
+class SchedulerLike(Protocol):
+    """What the driver needs of `gateway.core.scheduler.Scheduler`."""
+
+    @property
+    def wake_at(self) -> float | None:
+        """When it wants to be told that time has passed."""
+
+    def handle(self, event: Event, now: float) -> Sequence[Command]:
+        """Take in one fact; return what to do about it."""
+
+
+class Refused(Exception):
+    """The scheduler turned a request away, before or after it was queued or started."""
+
+    def __init__(self, reason: RejectReason, retry_after_s: float | None = None) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class Served(NamedTuple):
+    """An answer that has begun, and why it comes from where it comes."""
+
+    answer: Answer
+    start: Start
+
+
+class Driver:
+    """Owns the scheduler. Everything here runs on one event loop and `feed` never awaits."""
+
+    def __init__(
+        self,
+        scheduler: SchedulerLike,
+        clients: Mapping[BackendId, BackendClient],
+        clock: Clock,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self._scheduler = scheduler
+        self._clients = clients
+        self._clock = clock
+        self._observers = observers
+        self._runs: dict[RequestId, _Run] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are held, queued or running."""
+        return len(self._runs)
+
+    def feed(self, event: Event) -> None:
+        """Tell the scheduler what has happened and carry out what it wants, at once."""
+        self._feed_at(self._clock.now(), event)
+
+    @asynccontextmanager
+    async def run(self, request: InferenceRequest, call: Call) -> AsyncIterator[Served]:
+        """Wait for the request's turn and hand out the answer that its backend has begun.
+
+        Raises Refused or BackendError, from here or, once the answer has begun, through `read`.
+        However it is left, the connection to the engine is given back or closed first and the
+        scheduler hears how it ended; a caller that leaves early has abandoned the request.
+        """
+        run = _Run(request.id, self.feed)
+        self._runs[request.id] = run
+        try:
+            self.feed(Arrived(request))
+            served = await self._open(run, call)
+            async with aclosing(served.answer):
+                yield served
+        except BackendError as error:
+            run.end(Failed(run.id, error.kind, retryable=False, output_tokens=run.output_tokens))
+            raise
+        except asyncio.CancelledError:
+            if run.stopped_for is None:
+                raise
+            run.task.uncancel()
+            raise Refused(run.stopped_for) from None
+        finally:
+            # Pessimistic until proven: whatever went wrong, the books must balance.
+            run.end(Abandoned(run.id, run.output_tokens))
+            del self._runs[run.id]
+
+    async def _open(self, run: "_Run", call: Call) -> Served:
+        while True:
+            start = await run.turn
+            try:
+                answer = await self._clients[start.backend_id].open(
+                    call, run, engine_priority=start.engine_priority, attempt=start.attempt
+                )
+            except BackendError as error:
+                log.info(
+                    "%s attempt %d on %s: %s (%s)",
+                    run.id,
+                    start.attempt,
+                    start.backend_id,
+                    error.kind,
+                    error,
+                )
+                run.turn = asyncio.get_running_loop().create_future()
+                run.output_tokens = 0
+                self.feed(Failed(run.id, error.kind, retryable=error.retryable))
+                if run.is_settled and not run.turn.done():
+                    raise
+            else:
+                return Served(answer, start)
+
+    def _feed_at(self, now: float, event: Event) -> None:
+        """No `await` from here on: one event is handled whole before the next."""
+        commands = self._scheduler.handle(event, now)
+        for observe in self._observers:
+            observe(now, event, commands)
+        for command in commands:
+            self._carry_out(command)
+        self._arm()
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Start(request_id=request_id):
+                run = self._runs[request_id]
+                if not run.turn.done():  # its client left this very tick; Abandoned is on its way
+                    run.turn.set_result(command)
+            case Reject(request_id, reason, retry_after_s) | Evict(
+                request_id, reason, retry_after_s
+            ):
+                run = self._runs[request_id]
+                if not run.turn.done():
+                    run.turn.set_exception(Refused(reason, retry_after_s))
+                    run.turn.exception()  # it is no loss if its client has just left
+            case Stop(request_id=request_id, reason=reason):
+                if reason is not None:
+                    self._runs[request_id].stop(reason)
+            case Settle(request_id=request_id):
+                self._runs[request_id].is_settled = True
+            case WorkflowEnded():
+                pass
+
+    def _arm(self) -> None:
+        """Have the scheduler woken when it wants. A timer that comes too early is harmless."""
+        wake_at = self._scheduler.wake_at
+        if wake_at is None or (self._timer is not None and self._timer_at <= wake_at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer_at = wake_at
+        self._timer = loop.call_later(max(wake_at - self._clock.now(), 0.0), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        now, wake_at = self._clock.now(), self._scheduler.wake_at
+        if wake_at is not None and wake_at - now <= SOON_S:
+            self._feed_at(max(now, wake_at), TimePassed())
+        else:
+            self._arm()
+
+
+class _Run:
+    """One request on its way: its turn, and the facts that its backend tells of it."""
+
+    def __init__(self, request_id: RequestId, feed: Callable[[Event], None]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.id = request_id
+        self.task = task
+        self.turn: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
+        self.is_settled = False
+        self.stopped_for: RejectReason | None = None
+        self.output_tokens = 0
+        self._feed = feed
+
+    def first_token(self) -> None:
+        self.output_tokens = 1
+        self._feed(FirstToken(self.id))
+
+    def progressed(self, output_tokens: int) -> None:
+        self.output_tokens = output_tokens
+        self._feed(Progressed(self.id, output_tokens))
+
+    def finished(self, usage: Usage) -> None:
+        self.output_tokens = usage.output_tokens
+        self.end(Finished(self.id, *usage))
+
+    def end(self, event: Event) -> None:
+        """Tell how it ended, unless the books are closed."""
+        if not self.is_settled:
+            self._feed(event)
+
+    def stop(self, reason: RejectReason) -> None:
+        """End it for a reason that its client is to be told."""
+        self.stopped_for = reason
+        self.task.cancel()
