@@ -138,8 +138,16 @@ class Answer(Protocol):
         """The stream is complete: `read` has nothing more."""
 
     @property
+    def is_complete(self) -> bool:
+        """The engine ended the answer in order."""
+
+    @property
     def usage(self) -> Usage:
         """Token counts so far."""
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the engine ended it, where it has."""
 
     async def read(self) -> bytes:
         """Return the next whole events of a stream, b"" at its end, or raise BackendError."""

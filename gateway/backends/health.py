@@ -63,6 +63,8 @@ class Probe:
         self._failures = 0
         self._told: tuple[object, ...] | None = None
         self._look_now = asyncio.Event()
+        self.has_looked = asyncio.Event()
+        """The first probe is over, whatever it saw."""
 
     async def run(self) -> None:
         """Probe until cancelled."""
@@ -71,6 +73,7 @@ class Probe:
         ) as session:
             while True:
                 await self._look(session)
+                self.has_looked.set()
                 self._look_now.clear()
                 pause_s = self._interval_s * self._random.uniform(1 - JITTER, 1 + JITTER)
                 try:

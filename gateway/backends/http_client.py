@@ -5,7 +5,7 @@ Which library, and why, is in docs/decisions/0001-upstream-client.md.
 
 import asyncio
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -69,18 +69,25 @@ class Dialect(Protocol):
 
 
 class HttpClient:
-    """Talks to one backend. Create and use it on one event loop."""
+    """Talks to one backend, on one event loop."""
 
     def __init__(
-        self, url: str, dialect: Dialect, timeouts: Timeouts, api_key: str | None = None
+        self,
+        url: str,
+        dialect: Dialect,
+        timeouts: Timeouts,
+        *,
+        api_key: str | None = None,
+        on_unreachable: Callable[[], None] = lambda: None,
     ) -> None:
         self._base = base_url(url)
         self._dialect = dialect
         self._timeouts = timeouts
         self._key_headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._on_unreachable = on_unreachable
         self._urls: dict[str, URL] = {}
-        self._pooled = self._session(aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S))
-        self._fresh = self._session(aiohttp.TCPConnector(limit=0, force_close=True))
+        self._pooled: aiohttp.ClientSession | None = None
+        self._fresh: aiohttp.ClientSession | None = None
         """For the one retry of a call that met a dead pooled connection."""
 
     async def open(
@@ -101,7 +108,10 @@ class HttpClient:
             raise TimedOut(late) from None
         except (aiohttp.ClientError, OSError) as error:
             _close(response)
-            raise _failure_of(error) from error
+            failure = _failure_of(error)
+            if isinstance(failure, ConnectFailed):
+                self._on_unreachable()
+            raise failure from error
         except BaseException:
             _close(response)
             raise
@@ -109,8 +119,10 @@ class HttpClient:
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._pooled.close()
-        await self._fresh.close()
+        for session in (self._pooled, self._fresh):
+            if session is not None:
+                await session.close()
+        self._pooled = self._fresh = None
 
     def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
         trace = aiohttp.TraceConfig()
@@ -138,6 +150,9 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
         note = SimpleNamespace(reused=False)
+        if self._pooled is None:
+            keeping = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+            self._pooled = self._session(keeping)
         try:
             return await _post(self._pooled, url, body, headers, note)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
@@ -145,6 +160,8 @@ class HttpClient:
                 raise
             if not note.reused or loop.time() - sent_at > STALE_WITHIN_S:
                 raise
+        if self._fresh is None:
+            self._fresh = self._session(aiohttp.TCPConnector(limit=0, force_close=True))
         return await _post(self._fresh, url, body, headers, note)
 
     def _url(self, call: Call) -> URL:
@@ -181,13 +198,21 @@ class HttpClient:
 class WholeAnswer:
     """An answer that came in one piece and is complete."""
 
-    ended = True
+    ended = is_complete = True
 
-    def __init__(self, status: int, headers: tuple[Header, ...], body: bytes, usage: Usage) -> None:
+    def __init__(
+        self,
+        status: int,
+        headers: tuple[Header, ...],
+        body: bytes,
+        usage: Usage,
+        finish_reason: str | None,
+    ) -> None:
         self.status = status
         self.headers = headers
         self.whole = body
         self.usage = usage
+        self.finish_reason = finish_reason
 
     async def read(self) -> bytes:
         """Return b"": there is no stream."""
@@ -232,9 +257,19 @@ class StreamAnswer:
         return self._relay.ended and not self._first
 
     @property
+    def is_complete(self) -> bool:
+        """The engine ended the answer in order."""
+        return self._relay.ended
+
+    @property
     def usage(self) -> Usage:
         """Token counts so far."""
         return self._relay.usage
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the engine ended it, where it has."""
+        return self._relay.finish_reason
 
     async def begin(self) -> None:
         """Read up to the first event with data, so that an error there still has a status."""
@@ -406,14 +441,23 @@ async def _whole_answer(
         status = engine_errors.status_of(said)
         kind = engine_errors.kind_of_status(status)
         raise EngineError(kind, status, engine_errors.error_of(said, status))
-    if not isinstance(said.get("choices"), list):
+    choices = said.get("choices")
+    if not isinstance(choices, list):
         raise BadAnswer("the engine's answer has no choices")
+    first = choices[0] if choices else None
+    reason = first.get("finish_reason") if isinstance(first, Mapping) else None
     usage = said.get("usage")
     counts = read_usage(usage) if isinstance(usage, Mapping) else Usage(0)
     if renaming:
         body = renaming.apply(body)
     listener.finished(counts)
-    return WholeAnswer(response.status, to_client(response.raw_headers), body, counts)
+    return WholeAnswer(
+        response.status,
+        to_client(response.raw_headers),
+        body,
+        counts,
+        reason if isinstance(reason, str) else None,
+    )
 
 
 def _decoded(body: bytes, encoding: str) -> bytes:

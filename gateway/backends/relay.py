@@ -56,7 +56,7 @@ class StreamRelay:
         self._listener = listener
         self._hide_usage = hide_usage
         self._renaming = renaming
-        self._finish_reason: str | None = None
+        self.finish_reason: str | None = None
         self._has_choice = False
         self._content_events = 0
         self._told_tokens = 0
@@ -99,7 +99,7 @@ class StreamRelay:
         # An event that lacks only its blank line is taken; a fragment of one is not.
         passes = last is not None and _is_whole(last) and self._passes(last)
         if not self.ended and self.failure is None:
-            if self._finish_reason is None:
+            if self.finish_reason is None:
                 self.failure = ConnectionBroken("the engine ended the stream before the answer")
             else:
                 self._end()
@@ -160,7 +160,7 @@ class StreamRelay:
                 has_content = True
             reason = choice.get("finish_reason")
             if isinstance(reason, str) and reason:
-                self._finish_reason = reason
+                self.finish_reason = reason
                 if reason in BROKEN_FINISHES:
                     message = f"The engine ended the answer early ({reason})."
                     return self._fail({"error": {"message": message}})

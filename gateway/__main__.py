@@ -1,0 +1,43 @@
+"""The `hexsage` command: one subcommand for each thing it can do."""
+
+import argparse
+import sys
+from importlib import import_module
+
+from gateway import __version__
+
+COMMANDS = {
+    "serve": ("gateway.serve", "run the gateway"),
+    "check": ("gateway.check", "say everything that is wrong with a configuration"),
+    "emulate": ("gateway.emulator.command", "run engines that are not there"),
+    "simulate": ("gateway.sim.command", "run the scheduler against a trace"),
+}
+"""Each module has `add_arguments(parser)` and `run(arguments) -> exit code`."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    given = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(
+        prog="hexsage",
+        description="An OpenAI-compatible gateway that schedules agent workflows over mixed GPUs.",
+        epilog="example: hexsage serve --config backends.yaml --port 8080",
+    )
+    parser.add_argument("--version", action="version", version=f"hexsage {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    chosen = next((word for word in given if not word.startswith("-")), None)
+    for name, (module, text) in COMMANDS.items():
+        command = commands.add_parser(
+            name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        # Only what is asked for is imported: `hexsage check` needs no web server.
+        if name == chosen:
+            import_module(module).add_arguments(command)
+    arguments = parser.parse_args(given)
+    module, _ = COMMANDS[arguments.command]
+    code: int = import_module(module).run(arguments)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""/admin: what the scheduler sees and by which policy it decides, for those who hold the key."""
+
+from collections.abc import Callable
+from hmac import compare_digest
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict
+
+from gateway.api import snapshots
+from gateway.api.errors import ApiError, bad_request
+from gateway.api.responses import Json
+from gateway.core.events import PolicyChanged
+from gateway.core.policies.base import Policy
+from gateway.core.scheduler import Scheduler
+from gateway.runtime.clock import Clock
+from gateway.runtime.driver import Driver
+from gateway.telemetry.decisions import Recent
+
+PolicyMaker = Callable[[dict[str, object]], Policy]
+"""Builds a policy from the configured one with some settings changed; ValueError says what is
+wrong with them."""
+
+
+class PolicyWish(BaseModel):
+    """What to change of the policy. Knobs that are not named stay as they are configured."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str | None = None
+    alpha: float | None = None
+    score: str | None = None
+    beta: float | None = None
+    budget_share: float | None = None
+    hold: float | None = None
+    hold_idle: float | None = None
+    skip: int | None = None
+    kappa: float | None = None
+
+
+def admin_router(
+    scheduler: Scheduler,
+    driver: Driver,
+    clock: Clock,
+    *,
+    recent: Recent,
+    vitals: Callable[[], snapshots.Vitals],
+    make_policy: PolicyMaker,
+    admin_key: str | None,
+    open_without_key: bool,
+) -> APIRouter:
+    """Build the routes."""
+
+    guard = _guard(admin_key, open_without_key=open_without_key)
+    router = APIRouter(prefix="/admin", dependencies=[Depends(guard)])
+
+    @router.get("/state")
+    async def get_state(decisions: int = 50) -> Json:
+        return Json(
+            {
+                **snapshots.state(scheduler, clock.now()),
+                "backends": backends(),
+                "recent": recent.latest(min(max(decisions, 0), 1000)),
+            }
+        )
+
+    @router.get("/backends")
+    async def get_backends() -> Json:
+        return Json({"backends": backends()})
+
+    @router.get("/policy")
+    async def get_policy() -> Json:
+        return Json(snapshots.policy(scheduler.placement.policy))
+
+    @router.put("/policy")
+    async def put_policy(wish: PolicyWish) -> Json:
+        try:
+            policy = make_policy(wish.model_dump(exclude_none=True))
+        except ValueError as error:
+            raise bad_request(str(error), code="invalid_policy") from None
+        driver.feed(PolicyChanged(policy))
+        return Json(snapshots.policy(policy))
+
+    def backends() -> list[dict[str, object]]:
+        said = vitals()
+        loads = sorted(scheduler.fleet.loads.items())
+        return [snapshots.backend(load, said.get(name)) for name, load in loads]
+
+    return router
+
+
+def _guard(admin_key: str | None, *, open_without_key: bool) -> Callable[[Request], None]:
+    def guard(request: Request) -> None:
+        if admin_key is None:
+            if open_without_key:
+                return
+            raise ApiError(
+                status=403, message="Admin is closed: no admin key is set.", code="admin_closed"
+            )
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not compare_digest(given.encode(), admin_key.encode()):
+            raise ApiError(
+                status=401,
+                message="The admin key is wrong or missing.",
+                type="authentication_error",
+                code="invalid_api_key",
+            )
+
+    return guard

@@ -1,0 +1,39 @@
+"""Front: sends the hot routes straight to their handlers, everything else to FastAPI."""
+
+from collections.abc import Mapping
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.api.asgi import RequestIds, kept_request_id
+
+
+class Front:
+    """An ASGI application. Every answer that passes it bears a request id."""
+
+    def __init__(self, handlers: Mapping[str, ASGIApp], rest: ASGIApp) -> None:
+        self._handlers = handlers
+        self._rest = rest
+        self._ids = RequestIds()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand one request on."""
+        if scope["type"] != "http":
+            await self._rest(scope, receive, send)
+            return
+        path: str = scope["path"]
+        handler = self._handlers.get(path) or self._handlers.get(path.rstrip("/"))
+        if handler is not None:
+            await handler(scope, receive, send)
+            return
+        request_id = kept_request_id(
+            next((value for name, value in scope["headers"] if name == b"x-request-id"), None),
+            self._ids.next(),
+        )
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ()), (b"x-request-id", request_id)]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._rest(scope, receive, send_with_id)

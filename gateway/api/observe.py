@@ -1,0 +1,33 @@
+"""/healthz, /readyz, /metrics."""
+
+from collections.abc import Callable
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from gateway.api.responses import Json
+from gateway.telemetry.prometheus import CONTENT_TYPE
+
+
+def observe_router(
+    is_ready: Callable[[], str | None], render_metrics: Callable[[], bytes]
+) -> APIRouter:
+    """Build the routes. `is_ready` says what is missing, or None."""
+    router = APIRouter()
+
+    @router.get("/healthz")
+    async def healthz() -> Json:
+        return Json({"status": "ok"})
+
+    @router.get("/readyz")
+    async def readyz() -> Json:
+        missing = is_ready()
+        if missing is None:
+            return Json({"status": "ready"})
+        return Json({"status": "not ready", "reason": missing}, status_code=503)
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        return Response(render_metrics(), media_type=CONTENT_TYPE)
+
+    return router

@@ -1,0 +1,201 @@
+"""What a prompt looks like from outside: how many tokens, and how it begins.
+
+Nothing here tokenizes. Tokens are estimated as UTF-8 bytes divided by a ratio that starts at 4 and
+follows, for each model, the prompt tokens that engines report. Pictures and sounds count a fixed
+number of tokens, not their base64; prompts given as token ids are counted exactly.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import orjson
+
+from gateway.core.types import PromptSegment
+
+BYTES_PER_TOKEN = 4.0
+MESSAGE_TOKENS = 4
+"""What a chat template puts around each message."""
+MEDIA_TOKENS = 800
+"""A picture, a sound or a film: engines take some hundreds to some thousands."""
+MAX_SEGMENTS = 16
+FIRST_CUT_BYTES = 256
+CUT_GROWTH = 1.5
+"""Inside a long text the cuts stand at 256 x 1.5^k bytes: a shared beginning is found to within
+a third of its length, with a number of hashes that grows with the logarithm of the prompt."""
+MIN_SEGMENT_BYTES = 64
+MAX_SEEN = 50_000
+MAX_MODELS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt flattened to bytes."""
+
+    text: bytes
+    boundaries: tuple[int, ...]
+    """Where its messages end, in bytes."""
+    extra_tokens: int
+    """Tokens that are not text: templates, media, token ids."""
+
+
+def read_prompt(body: Mapping[str, object]) -> Prompt:
+    """Return the prompt of a chat or text completion; whatever is odd in it counts nothing."""
+    pieces: list[bytes] = []
+    boundaries: list[int] = []
+    extra_tokens = size = 0
+    tools = body.get("tools")
+    if isinstance(tools, list) and tools:
+        # Templates put the tools before the messages.
+        pieces.append(orjson.dumps(tools))
+        size = len(pieces[0])
+        boundaries.append(size)
+    messages = body.get("messages")
+    if isinstance(messages, list):
+        for message in messages:
+            extra_tokens += MESSAGE_TOKENS
+            for part in _parts(message):
+                if isinstance(part, str):
+                    encoded = part.encode("utf-8", "replace")
+                    pieces.append(encoded)
+                    size += len(encoded)
+                else:
+                    extra_tokens += part
+            boundaries.append(size)
+    else:
+        text, extra_tokens = _text_prompt(body.get("prompt"))
+        pieces.append(text)
+    return Prompt(b"".join(pieces), tuple(boundaries), extra_tokens)
+
+
+class TokenRatios:
+    """Bytes per token by model, corrected by what engines report. Bounded."""
+
+    def __init__(self) -> None:
+        self._by_model: OrderedDict[str, float] = OrderedDict()
+
+    def of(self, model: str) -> float:
+        """Return the bytes that one token of the model stands for."""
+        return self._by_model.get(model, BYTES_PER_TOKEN)
+
+    def learn(self, model: str, prompt: Prompt, prompt_tokens: int) -> None:
+        """An engine counted the prompt's tokens."""
+        text_tokens = prompt_tokens - prompt.extra_tokens
+        if text_tokens < 16 or len(prompt.text) < 64:
+            return  # too short to tell the text from what the template adds
+        seen = min(max(len(prompt.text) / text_tokens, 0.5), 16.0)
+        self._by_model[model] = self.of(model) * 0.95 + seen * 0.05
+        self._by_model.move_to_end(model)
+        if len(self._by_model) > MAX_MODELS:
+            self._by_model.popitem(last=False)
+
+
+class SeenPrefixes:
+    """Remembers how recent prompts began, so that a prompt's shared beginning is known. Bounded.
+
+    Only what an earlier prompt began with too becomes a segment: the rest is no prefix of anything.
+    """
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[int, None] = OrderedDict()
+
+    def segments(
+        self, model: str, prompt: Prompt, bytes_per_token: float
+    ) -> tuple[PromptSegment, ...]:
+        """Return the leading segments that were seen before; remember all of this prompt's."""
+        shared: list[PromptSegment] = []
+        previous, is_shared = 0, True
+        for end, key in self._cuts(model, prompt):
+            is_shared = is_shared and key in self._seen
+            if is_shared:
+                tokens = int(end / bytes_per_token) - int(previous / bytes_per_token)
+                shared.append(PromptSegment(key, tokens))
+                previous = end
+            self._seen[key] = None
+            self._seen.move_to_end(key)
+        while len(self._seen) > MAX_SEEN:
+            self._seen.popitem(last=False)
+        return tuple(shared)
+
+    @staticmethod
+    def _cuts(model: str, prompt: Prompt) -> Iterator[tuple[int, int]]:
+        """Yield the end of each leading segment with the hash of everything up to it."""
+        # Salted by nothing: the same prompt has the same keys in every process.
+        digest = blake2b(model.encode("utf-8", "replace"), digest_size=8)
+        view = memoryview(prompt.text)
+        begin = 0
+        for end in _cut_points(prompt):
+            digest.update(view[begin:end])
+            begin = end
+            yield end, int.from_bytes(digest.copy().digest(), "big")
+
+
+def estimate_tokens(prompt: Prompt, bytes_per_token: float) -> int:
+    """Return about how many tokens the prompt has, at least 1."""
+    return max(round(len(prompt.text) / bytes_per_token) + prompt.extra_tokens, 1)
+
+
+def _cut_points(prompt: Prompt) -> list[int]:
+    """Return where segments end: at messages' ends, and at growing distances inside long texts."""
+    size = len(prompt.text)
+    grid, at = set(prompt.boundaries), float(FIRST_CUT_BYTES)
+    while at < size:
+        grid.add(int(at))
+        at *= CUT_GROWTH
+    points: list[int] = []
+    last = 0
+    for point in sorted(grid):
+        # Many short messages must not use up the cuts of a long conversation.
+        if point - last >= max(MIN_SEGMENT_BYTES, last // 4):
+            points.append(point)
+            last = point
+    return points[:MAX_SEGMENTS]
+
+
+def _parts(message: object) -> Iterator[str | int]:
+    """Yield a message's texts, and the tokens of what is not text."""
+    if not isinstance(message, Mapping):
+        return
+    for name in ("role", "name", "tool_call_id"):
+        value = message.get(name)
+        if isinstance(value, str):
+            yield value
+    content = message.get("content")
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        for part in content:
+            yield from _content_part(part)
+    calls = message.get("tool_calls")
+    if isinstance(calls, list) and calls:
+        yield orjson.dumps(calls).decode()
+
+
+def _content_part(part: object) -> Iterator[str | int]:
+    if isinstance(part, str):
+        yield part
+    elif isinstance(part, Mapping):
+        text = part.get("text")
+        if isinstance(text, str):
+            yield text
+        elif part.get("type") != "text":
+            yield MEDIA_TOKENS
+
+
+def _text_prompt(prompt: object) -> tuple[bytes, int]:
+    """Return the text of a completion's prompt, and the number of its token ids."""
+    if isinstance(prompt, str):
+        return prompt.encode("utf-8", "replace"), 0
+    if not isinstance(prompt, list):
+        return b"", 0
+    texts: list[bytes] = []
+    ids = 0
+    for item in prompt:
+        if isinstance(item, str):
+            texts.append(item.encode("utf-8", "replace"))
+        elif isinstance(item, list):
+            ids += len(item)
+        else:
+            ids += 1
+    return b"".join(texts), ids

@@ -1,0 +1,384 @@
+"""Settings: the command line, HEXSAGE_* variables and backends.yaml, checked whole at start-up.
+
+The order is command line, environment, file, default. Unknown keys are refused; every mistake is
+named with its file and line, or its variable.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from gateway.config_file import Location, YamlFile, dotted
+from gateway.core.admission import QueueLimits, Unreachable
+from gateway.core.policies import DEFAULT_POLICY, PolicySettings, policy_from_name
+from gateway.core.policies.alpha_balanced import Score
+from gateway.core.policies.base import Policy
+from gateway.core.profiles import GpuProfile, built_in
+from gateway.core.types import Backend, BackendId
+from gateway.core.workflow import StageSpec, WorkflowSpec
+
+ENV_PREFIX = "HEXSAGE_"
+DEFAULT_GPU = "A100-80G"
+"""What a backend is taken for when the file does not say: its speed is then only relative."""
+
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+class ConfigError(Exception):
+    """Everything that is wrong with the settings, one line each."""
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        super().__init__("\n".join(mistakes))
+        self.mistakes = tuple(mistakes)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ProfileEntry(_Strict):
+    """The constants of an accelerator with a model, for one that is not built in."""
+
+    prefill_tokens_per_s: Positive
+    decode_base_s: Positive
+    kv_tokens: Annotated[int, Field(gt=0)]
+    kv_read_s_per_token: NotNegative = 0.0
+    step_overhead_s: NotNegative = 0.002
+    max_batched_tokens: Annotated[int, Field(gt=0)] = 2048
+    max_num_seqs: Annotated[int, Field(gt=0)] = 256
+    block_tokens: Annotated[int, Field(gt=0)] = 16
+
+    def to_core(self, name: str) -> GpuProfile:
+        """Return the profile as the scheduler knows it."""
+        given = self.model_dump(exclude={"prefill_tokens_per_s"})
+        return GpuProfile(name=name, prefill_s_per_token=1 / self.prefill_tokens_per_s, **given)
+
+
+class BackendEntry(_Strict):
+    """One engine."""
+
+    name: Name
+    url: str
+    kind: Literal["vllm", "openai"] = "vllm"
+    model: Name | None = None
+    """None: discovered from /v1/models."""
+    gpu: str | None = None
+    profile: ProfileEntry | None = None
+    max_in_flight: Annotated[int, Field(gt=0)] | None = None
+    priority_scheduling: bool = False
+    weight: NotNegative = 1.0
+    api_key_env: str | None = None
+    """The environment variable that holds the key which is sent upstream."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_http(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must be http://host:port or https://host:port")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError("must have no user, password, query or fragment")
+        return url
+
+    @field_validator("gpu")
+    @classmethod
+    def _is_known(cls, gpu: str | None) -> str | None:
+        if gpu is not None:
+            try:
+                built_in(gpu)
+            except KeyError as error:
+                raise ValueError(error.args[0]) from None
+        return gpu
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_set(cls, variable: str | None) -> str | None:
+        if variable is not None and not os.environ.get(variable):
+            raise ValueError(f"the environment variable {variable} is not set")
+        return variable
+
+    @property
+    def api_key(self) -> str | None:
+        """The key that is sent upstream."""
+        return os.environ.get(self.api_key_env) if self.api_key_env else None
+
+    @property
+    def gpu_profile(self) -> GpuProfile:
+        """What its accelerator does."""
+        if self.profile is not None:
+            return self.profile.to_core(self.gpu or self.name)
+        return built_in(self.gpu or DEFAULT_GPU)
+
+    def to_core(self, models: frozenset[str], kv_tokens: int | None = None) -> Backend:
+        """Return the backend as the scheduler knows it, with what was discovered of it."""
+        profile = self.gpu_profile
+        if kv_tokens is not None:
+            profile = replace(profile, kv_tokens=kv_tokens)
+        return Backend(
+            id=BackendId(self.name),
+            models=models,
+            profile=profile,
+            max_in_flight=self.max_in_flight,
+            priority_scheduling=self.priority_scheduling,
+            weight=self.weight,
+        )
+
+
+class AliasEntry(_Strict):
+    """A public name for a model."""
+
+    target: Name
+
+
+class PolicyEntry(_Strict):
+    """Which policy decides, and its knobs."""
+
+    name: str = DEFAULT_POLICY
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
+    score: Score = Score.BOUNDED
+    beta: Positive = 10.0
+    budget_share: Positive = 1.0
+    hold: Annotated[float, Field(ge=1)] = 2.5
+    hold_idle: Annotated[float, Field(ge=1)] = 5.0
+    skip: Annotated[int, Field(ge=0)] = 6
+    kappa: Positive = 20.0
+
+    @field_validator("name")
+    @classmethod
+    def _exists(cls, name: str) -> str:
+        policy_from_name(name)
+        return name
+
+    def to_core(self) -> Policy:
+        """Return the policy."""
+        return policy_from_name(self.name, PolicySettings(**self.model_dump(exclude={"name"})))
+
+
+class SloEntry(_Strict):
+    """What is promised where a client asks for nothing."""
+
+    default_deadline_ms: Positive | None = 60_000
+    """Of workflows without a deadline of their own, counted from their first call."""
+
+
+class StageEntry(_Strict):
+    """One stage of a declared workflow."""
+
+    name: Name
+    depends_on: tuple[Name, ...] = ()
+    fan_out: Annotated[int, Field(ge=1)] = 1
+    max_repeats: Annotated[int, Field(ge=1)] | None = None
+
+    def to_core(self) -> StageSpec:
+        """Return the stage as the scheduler knows it."""
+        return StageSpec(**self.model_dump())
+
+
+class WorkflowEntry(_Strict):
+    """One declared workflow."""
+
+    deadline_ms: Positive | None = None
+    stages: tuple[StageEntry, ...] = ()
+
+    def to_core(self, name: str) -> WorkflowSpec:
+        """Return the workflow as the scheduler knows it; ValueError if its stages make no sense."""
+        deadline_s = None if self.deadline_ms is None else self.deadline_ms / 1000
+        stages = tuple(stage.to_core() for stage in self.stages)
+        return WorkflowSpec(name=name, stages=stages, deadline_s=deadline_s)
+
+
+class QueueEntry(_Strict):
+    """How much may wait, and how long."""
+
+    max_requests: Annotated[int, Field(ge=0)] = 1000
+    max_bytes: Annotated[int, Field(ge=0)] = 256 * 1024 * 1024
+    timeout_s: Positive = 120.0
+    max_tenant_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    on_unreachable_deadline: Unreachable = Unreachable.QUEUE
+
+    def to_core(self) -> QueueLimits:
+        """Return the limits as the scheduler knows them."""
+        return QueueLimits(**self.model_dump())
+
+
+class TimeoutsEntry(_Strict):
+    """Limits of one attempt at a backend."""
+
+    connect_s: Positive = 5.0
+    first_token_s: Positive = 120.0
+    inter_token_s: Positive = 30.0
+    total_s: Positive = 600.0
+
+
+class HealthEntry(_Strict):
+    """How often backends are looked at."""
+
+    interval_s: Positive = 5.0
+    timeout_s: Positive = 2.0
+
+
+class LimitsEntry(_Strict):
+    """What a client may send."""
+
+    max_body_bytes: Annotated[int, Field(gt=0)] = 16 * 1024 * 1024
+
+
+class Settings(BaseSettings):
+    """Everything that can be set."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    backends: tuple[BackendEntry, ...] = ()
+    models: dict[Name, AliasEntry] = Field(default_factory=dict)
+    policy: PolicyEntry = PolicyEntry()
+    slo: SloEntry = SloEntry()
+    workflows: dict[Name, WorkflowEntry] = Field(default_factory=dict)
+    queue: QueueEntry = QueueEntry()
+    timeouts: TimeoutsEntry = TimeoutsEntry()
+    health: HealthEntry = HealthEntry()
+    limits: LimitsEntry = LimitsEntry()
+    keys_file: Path | None = None
+    allow_anonymous: bool = False
+    """Serve clients without a key beyond loopback."""
+    admin_key: SecretStr | None = None
+    """Guards /admin; off loopback it is closed without."""
+    decision_log: Path | None = None
+    """Append every decision to this file as JSON lines. It holds no prompts."""
+    drain_timeout_s: NotNegative = 30.0
+    """How long a stopping gateway waits for what runs."""
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Only this machine can reach the gateway."""
+        return is_loopback(self.host)
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Public model names and what they stand for."""
+        return {name: alias.target for name, alias in self.models.items()}
+
+    @property
+    def workflow_specs(self) -> dict[str, WorkflowSpec]:
+        """The declared workflows by name."""
+        return {name: entry.to_core(name) for name, entry in self.workflows.items()}
+
+
+def load_settings(path: Path | None, overrides: Mapping[str, object] | None = None) -> Settings:
+    """Return the settings, or raise ConfigError with every mistake there is."""
+    document = YamlFile.read(path) if path is not None else YamlFile({}, {}, "")
+    mistakes = [*document.mistakes, *_unknown_variables()]
+    settings: Settings | None = None
+
+    class Layered(Settings):
+        """Settings that know the file too."""
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - there are no .env files
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - nor secret files
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            """Put the file below the environment."""
+            return init_settings, env_settings, InitSettingsSource(settings_cls, document.content)
+
+    try:
+        settings = Layered.model_validate(overrides or {})
+    except ValidationError as error:
+        mistakes += [_told(item["loc"], item["msg"], document) for item in error.errors()]
+    except SettingsError as error:
+        mistakes.append(str(error))
+    if settings is not None:
+        mistakes += _contradictions(settings, document)
+    if mistakes or settings is None:
+        raise ConfigError(mistakes)
+    return settings
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address to bind to is reachable from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _told(location: Location, message: str, document: YamlFile) -> str:
+    """Return one mistake with the place where it was made."""
+    message = message.removeprefix("Value error, ")
+    if message == "Extra inputs are not permitted":
+        message = "is no key that HexSage knows"
+    elif message == "Field required":
+        message = "is missing"
+    variable = _variable(location)
+    if variable is not None:
+        return f"{variable}: {message}"
+    line = document.line_of(location)
+    place = f"{document.name}:{line}: " if line else ""
+    return f"{place}{dotted(location)}: {message}"
+
+
+def _variable(location: Location) -> str | None:
+    """Return the environment variable that set a value, if one did."""
+    name = ENV_PREFIX + "__".join(str(part) for part in location).upper()
+    present = {variable.upper() for variable in os.environ}
+    return name if name in present else None
+
+
+def _unknown_variables() -> list[str]:
+    known = set(Settings.model_fields)
+    return [
+        f"{variable}: is no setting that HexSage knows"
+        for variable in sorted(os.environ)
+        if variable.upper().startswith(ENV_PREFIX)
+        and variable[len(ENV_PREFIX) :].lower().partition("__")[0] not in known
+    ]
+
+
+def _contradictions(settings: Settings, document: YamlFile) -> list[str]:
+    """Return what is wrong between settings that are each fine."""
+    wrong: list[tuple[Location, str]] = []
+    seen: dict[str, int] = {}
+    for index, backend in enumerate(settings.backends):
+        if backend.name in seen:
+            wrong.append((("backends", index, "name"), f"'{backend.name}' is used twice"))
+        seen[backend.name] = index
+    aliases = settings.aliases
+    for name, target in aliases.items():
+        if target in aliases:
+            wrong.append((("models", name, "target"), f"'{target}' is itself an alias"))
+    for name, entry in settings.workflows.items():
+        try:
+            entry.to_core(name)
+        except ValueError as error:
+            wrong.append((("workflows", name), str(error)))
+    if settings.keys_file is not None:
+        wrong.append((("keys_file",), "API keys are not supported yet"))
+    if not settings.is_loopback and not settings.allow_anonymous:
+        message = f"{settings.host} is reachable from outside: set allow_anonymous to serve anybody"
+        wrong.append((("host",), message))
+    return [_told(location, message, document) for location, message in wrong]

@@ -1,0 +1,80 @@
+"""Counters: the decision log in numbers. An observer of the driver.
+
+Label sets are closed: models are those that backends serve, workflow names those that the
+configuration declares; anything else a client may write is `other`.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+
+from gateway.core.commands import Command, Settle, Start, WorkflowEnded
+from gateway.core.events import Event, Failed
+from gateway.core.outcomes import Outcome
+from gateway.core.types import BackendId
+from gateway.telemetry.histogram import Histogram
+
+OTHER = "other"
+
+
+class Counters:
+    """Everything that is counted, in plain integers; rendered when somebody asks."""
+
+    def __init__(
+        self, knows_model: Callable[[str], bool], knows_workflow: Callable[[str], bool]
+    ) -> None:
+        self._knows_model = knows_model
+        self._knows_workflow = knows_workflow
+        self.requests: Counter[tuple[str, str, str]] = Counter()
+        """By model, outcome and reason."""
+        self.tokens: Counter[tuple[str, str]] = Counter()
+        """By model and kind: prompt or output."""
+        self.starts: Counter[BackendId] = Counter()
+        self.retries: Counter[BackendId] = Counter()
+        """Second and later attempts."""
+        self.failures: Counter[str] = Counter()
+        """Failed attempts by kind, those that a retry healed included."""
+        self.late: Counter[str] = Counter()
+        """Answers after their deadline, by model."""
+        self.workflows: Counter[tuple[str, str, str]] = Counter()
+        """By name, state and whether late."""
+        self.queue_s: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self.first_token_s: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self.last_token_s: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self.workflow_s: defaultdict[str, Histogram] = defaultdict(Histogram)
+
+    def observe(self, now: float, event: Event, commands: Sequence[Command]) -> None:
+        """Count what has happened and what was decided."""
+        del now
+        if isinstance(event, Failed):
+            self.failures[event.kind.value] += 1
+        for command in commands:
+            if isinstance(command, Settle):
+                self._settle(command)
+            elif isinstance(command, Start):
+                self.starts[command.backend_id] += 1
+                if command.attempt > 1:
+                    self.retries[command.backend_id] += 1
+            elif isinstance(command, WorkflowEnded):
+                self._end_workflow(command)
+
+    def _settle(self, settle: Settle) -> None:
+        model = settle.model if self._knows_model(settle.model) else OTHER
+        reason = settle.reason.value if settle.reason is not None else ""
+        self.requests[model, settle.outcome.value, reason] += 1
+        if settle.started_at is not None:
+            self.queue_s[model].observe(settle.started_at - settle.arrived_at)
+        if settle.outcome is not Outcome.COMPLETED:
+            return
+        self.tokens[model, "prompt"] += settle.prompt_tokens
+        self.tokens[model, "output"] += settle.output_tokens
+        self.last_token_s[model].observe(settle.ended_at - settle.arrived_at)
+        if settle.first_token_at is not None:
+            self.first_token_s[model].observe(settle.first_token_at - settle.arrived_at)
+        if settle.deadline_at is not None and settle.ended_at > settle.deadline_at:
+            self.late[model] += 1
+
+    def _end_workflow(self, ended: WorkflowEnded) -> None:
+        name = ended.name if ended.name and self._knows_workflow(ended.name) else OTHER
+        self.workflows[name, ended.state, "true" if ended.is_late else "false"] += 1
+        if ended.state == "completed":
+            self.workflow_s[name].observe(ended.ended_at - ended.opened_at)

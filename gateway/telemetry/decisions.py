@@ -1,0 +1,122 @@
+"""The decision log itself: the last of it in memory, all of it in a file. It holds no prompts."""
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+
+from gateway.core.commands import Command, Stop
+from gateway.core.events import Arrived, Event
+
+MAX_RECENT = 1000
+MAX_UNWRITTEN = 100_000
+"""Lines that may wait for a slow disk before they are dropped, and counted."""
+
+log = logging.getLogger(__name__)
+
+
+def lines_of(now: float, event: Event, commands: Sequence[Command]) -> list[dict[str, object]]:
+    """Return what is worth keeping of one event and the commands that followed."""
+    lines: list[dict[str, object]] = []
+    if isinstance(event, Arrived):
+        lines.append({"at": now, "type": "Arrived", **_arrival(event)})
+    lines += [
+        {"at": now, "type": type(command).__name__, "command": command}
+        for command in commands
+        if not isinstance(command, Stop)
+    ]
+    return lines
+
+
+class Recent:
+    """The latest decisions, newest last, for people who look. An observer."""
+
+    def __init__(self) -> None:
+        self._lines: deque[dict[str, object]] = deque(maxlen=MAX_RECENT)
+
+    def observe(self, now: float, event: Event, commands: Sequence[Command]) -> None:
+        """Keep it."""
+        if commands:
+            self._lines.extend(lines_of(now, event, commands))
+
+    def latest(self, count: int) -> Sequence[Mapping[str, object]]:
+        """Return the latest lines, newest last, ready to be encoded by `encode`."""
+        return list(self._lines)[-count:]
+
+
+class DecisionLog:
+    """Appends every decision to a file as JSON lines. An observer; a thread does the writing."""
+
+    def __init__(self, path: Path, now: float) -> None:
+        self._file = path.open("ab")
+        self._lines: queue.Queue[bytes | None] = queue.Queue(MAX_UNWRITTEN)
+        self._thread = threading.Thread(target=self._write, name="decision-log", daemon=True)
+        self._thread.start()
+        self.dropped = 0
+        """Lines lost because the disk did not keep up."""
+        # Instants are monotonic; this line ties them to the calendar.
+        self._put({"at": now, "type": "Opened", "time": datetime.now(UTC).isoformat()})
+
+    def observe(self, now: float, event: Event, commands: Sequence[Command]) -> None:
+        """Have it written, soon."""
+        for line in lines_of(now, event, commands):
+            self._put(line)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._lines.put(None)
+        self._thread.join()
+        self._file.close()
+
+    def _put(self, line: Mapping[str, object]) -> None:
+        try:
+            self._lines.put_nowait(encode(line) + b"\n")
+        except queue.Full:
+            self.dropped += 1
+            if self.dropped == 1:
+                log.warning("the disk does not keep up with the decision log: lines are lost")
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            try:
+                self._file.write(line)
+                if self._lines.empty():
+                    self._file.flush()
+            except OSError as error:
+                self.dropped += 1
+                log.warning("the decision log cannot be written: %s", error)
+
+
+def encode(value: object) -> bytes:
+    """Return decisions as JSON."""
+    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, tuple):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no place in the decision log")
+
+
+def _arrival(event: Arrived) -> dict[str, object]:
+    request = event.request
+    ref = request.workflow
+    return {
+        "request_id": request.id,
+        "model": request.model,
+        "tenant": request.tenant,
+        "prompt_tokens": request.prompt_tokens,
+        "predicted_output_tokens": request.output.mean_tokens,
+        "workflow": list(ref.key) if ref else None,
+        "workflow_name": ref.name if ref else None,
+        "stage": ref.stage if ref else None,
+        "deadline_at": request.deadline_at,
+        "priority": request.priority,
+    }
