@@ -28,6 +28,7 @@ exit codes:
   3    the target cannot be reached, or refuses what was asked of it
   130  interrupted; what was measured until then is written
 """
+FILE_WIDTH = 160
 SWEEP_EXAMPLES = """\
 examples:
   loadgen sweep --target http://127.0.0.1:8080 --qps 0.1,0.2,0.3 \\
@@ -72,7 +73,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         return _complain(str(error), 2)
     result = measure(options, Console(stderr=True))
-    console = Console()
+    console = _console()
     render.to_terminal(result, console)
     console.print(f"report: {options.out / 'report.html'}", highlight=False)
     return 1 if any(cell.failures for cell in result.cells) else 0
@@ -80,7 +81,6 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 def _compare(arguments: argparse.Namespace) -> int:
     first, second = read(arguments.first), read(arguments.second)
-    console = Console()
     if isinstance(first, dict) or isinstance(second, dict):
         header, rows = shared_figures(first, second)
     else:
@@ -94,7 +94,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         grid.add_column(name, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         grid.add_row(*row)
-    console.print(grid)
+    _console().print(grid)
     return 0
 
 
@@ -260,6 +260,12 @@ def _url(text: str) -> str:
     if parts.scheme not in {"http", "https"} or not parts.netloc:
         raise argparse.ArgumentTypeError(f"'{text}' is not like http://127.0.0.1:8080")
     return text.rstrip("/").removesuffix("/v1")
+
+
+def _console() -> Console:
+    """Return standard output, wide enough for every column where it is no terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=FILE_WIDTH)
 
 
 def _complain(message: str, code: int) -> int:

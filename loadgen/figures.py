@@ -11,7 +11,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
 from loadgen.report import Cell, Timeline
 from loadgen.statistics import Latency
@@ -19,6 +19,8 @@ from loadgen.statistics import Latency
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
 MARKERS = "osD^vPX*"
 LINES = ("-", "--", "-.", ":")
+WIDTH = 11
+"""Inches; all figures are equally wide, so that their letters are equally large on a page."""
 MAX_RATE_PANELS = 4
 RATE_LABEL = "offered rate [workflows/s]"
 
@@ -50,7 +52,7 @@ def to_bytes(figure: Figure, kind: str) -> bytes:
 
 def latency(cells: Sequence[Cell]) -> Figure:
     """P50, P95 and P99 of workflow latency over the rate, a line a policy."""
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     axes = figure.subplots(1, 3, sharey=True)
     read: tuple[tuple[str, Callable[[Latency], float]], ...] = (
         ("P50", lambda one: one.p50_s),
@@ -72,7 +74,7 @@ def latency(cells: Sequence[Cell]) -> Figure:
 def attainment(cells: Sequence[Cell], slo_scale: float) -> Figure:
     """Share of workflows within scale x T0, a panel a rate, a line a policy."""
     rates = sorted({cell.rate_per_s for cell in cells})[-MAX_RATE_PANELS:]
-    figure = Figure(figsize=(max(3.4 * len(rates), 6), 4.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     axes = figure.subplots(1, len(rates), sharey=True, squeeze=False)[0]
     for ax, rate in zip(axes, rates, strict=True):
         for policy, own, style in _lines(cells):
@@ -92,7 +94,7 @@ def attainment(cells: Sequence[Cell], slo_scale: float) -> Figure:
 
 def goodput(cells: Sequence[Cell], slo_scale: float) -> Figure:
     """Workflows on time a second, and completed a second, over the offered rate."""
-    figure = Figure(figsize=(8.5, 4.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     read: tuple[tuple[str, Callable[[Cell], float]], ...] = (
         (f"on time (deadline {slo_scale:g} x T0)", lambda cell: cell.goodput_per_s),
@@ -118,7 +120,7 @@ def stages(cells: Sequence[Cell]) -> Figure:
     highest = max(cell.rate_per_s for cell in cells)
     shown = [cell for cell in cells if cell.rate_per_s == highest]
     names = [stage.stage for stage in shown[0].stages]
-    figure = Figure(figsize=(9, 1.2 + 0.55 * max(len(names), 2)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 1.2 + 0.5 * max(len(names), 2)), layout="constrained")
     ax = figure.subplots()
     height = 0.8 / len(shown)
     for number, cell in enumerate(shown):
@@ -146,7 +148,9 @@ def gantt(timelines: Sequence[Timeline]) -> Figure:
     names = list(dict.fromkeys(call.stage for call in timelines[0].calls))
     colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
     rows = [len(timeline.calls) for timeline in timelines]
-    figure = Figure(figsize=(11, 1.6 + 0.14 * sum(rows) + 0.4 * len(rows)), layout="constrained")
+    figure = Figure(
+        figsize=(WIDTH, 1.4 + 0.085 * sum(rows) + 0.4 * len(rows)), layout="constrained"
+    )
     axes = figure.subplots(
         len(timelines), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": rows}
     )[:, 0]
@@ -223,6 +227,7 @@ def _log_if_wide(ax: Axes, summaries: Sequence[Latency]) -> None:
     high = max((one.p99_s for one in summaries), default=0.0)
     if low > 0 and high / low > 8:
         ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         ax.yaxis.set_minor_formatter(NullFormatter())
     else:
@@ -232,5 +237,5 @@ def _log_if_wide(ax: Axes, summaries: Sequence[Latency]) -> None:
 def _legend(figure: Figure, ax: Axes) -> None:
     handles, labels = ax.get_legend_handles_labels()
     figure.legend(
-        handles, labels, loc="outside upper center", ncols=min(len(labels), 4), frameon=False
+        handles, labels, loc="outside upper center", ncols=min(len(labels), 5), frameon=False
     )

@@ -6,8 +6,10 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from loadgen.report import Cell, Comparison, compare, warnings_of
 from loadgen.results import Result
@@ -37,14 +39,22 @@ HEADER = (
     "P95 s",
     "P99 s",
     "mean s",
+    "P95 lower by",
     "on time",
-    "goodput /s",
+    "good /s",
     "done /s",
     "TTFT s",
     "TTLT s",
     "failed",
-    "P95 lower by",
 )
+TERMINAL_TABLES = (
+    ("Workflow latency", ("P50 s", "P95 s", "P99 s", "mean s", "P95 lower by")),
+    (
+        "Rates, and calls",
+        ("n", "on time", "good /s", "done /s", "TTFT s", "TTLT s", "failed"),
+    ),
+)
+"""Two tables, as one would be too wide for 80 columns."""
 
 
 def table(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
@@ -56,31 +66,42 @@ def table(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
 
 
 def sentences(cells: Sequence[Cell]) -> list[str]:
-    """Say in words what the comparisons with the first policy came to."""
-    p95 = {(cell.policy, cell.qps): cell for cell in cells}
+    """Say in words what each policy gains over the first, rate by rate."""
+    gains: dict[str, list[str]] = {}
+    baseline = ""
+    for one in compare(cells):
+        baseline = one.baseline
+        if one.p95 is not None:
+            rate = next(cell.rate_per_s for cell in cells if cell.qps == one.qps)
+            gains.setdefault(one.policy, []).append(f"{_gain(one.p95)} at {rate:.3g}/s")
     return [
-        text
-        for one in compare(cells)
-        if (text := _sentence(one, p95[one.policy, one.qps], p95[one.baseline, one.qps]))
+        f"{policy} against {baseline}: P95 workflow latency {'; '.join(texts)}."
+        for policy, texts in gains.items()
     ]
 
 
 def to_terminal(result: Result, console: Console) -> None:
-    """Print the table, what it says in words, and what to beware of."""
-    grid = Table(caption=_deadline(result), caption_justify="left")
-    for name in HEADER:
-        grid.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
-    rate = None
-    for row in table(result.cells):
-        if rate not in (None, row[0]):
-            grid.add_section()
-        rate = row[0]
-        grid.add_row(*row)
-    console.print(grid)
-    for sentence in sentences(result.cells):
-        console.print(sentence, highlight=False)
+    """Print the tables, what they say in words, and what to beware of."""
+    rows = [dict(zip(HEADER, row, strict=True)) for row in table(result.cells)]
+    for title, columns in TERMINAL_TABLES:
+        grid = Table(
+            title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+        )
+        measured = (name for name in columns if any(row[name] != "-" for row in rows))
+        names = ("rate /s", "policy", *measured)
+        for name in names:
+            grid.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
+        rate = rows[0]["rate /s"] if rows else ""
+        for row in rows:
+            if row["rate /s"] != rate:
+                grid.add_section()
+                rate = row["rate /s"]
+            grid.add_row(*(Text(row[name]) for name in names))
+        console.print(grid)
+    for text in (*sentences(result.cells), _deadline(result)):
+        console.print(text, highlight=False, markup=False)
     for warning in warnings_of(result.cells):
-        console.print(f"beware: {warning}", style="yellow", highlight=False)
+        console.print(f"beware: {warning}", style="yellow", highlight=False, markup=False)
 
 
 def to_markdown(result: Result) -> str:
@@ -121,31 +142,23 @@ def _row(cell: Cell, versus: Comparison | None) -> tuple[str, ...]:
             if latency
             else ("-",) * 4
         ),
+        _times(versus.p95) if versus and versus.p95 else "-",
         f"{cell.deadline_attainment:.0%}",
         f"{cell.goodput_per_s:.3f}",
         f"{cell.throughput_per_s:.3f}",
         _s(cell.ttft.mean_s) if cell.ttft else "-",
         _s(cell.ttlt.mean_s) if cell.ttlt else "-",
         str(sum(cell.failures.values())),
-        _times(versus.p95) if versus and versus.p95 else "-",
     )
 
 
-def _sentence(one: Comparison, cell: Cell, baseline: Cell) -> str | None:
-    if one.p95 is None or cell.workflow is None or baseline.workflow is None:
-        return None
-    if not one.p95.is_significant:
-        verdict = "no difference beyond noise in P95 workflow latency"
-    elif one.p95.value > 1:
-        verdict = f"P95 workflow latency {one.p95.value:.2f}x lower"
-    else:
-        verdict = f"P95 workflow latency {1 / one.p95.value:.2f}x higher"
-    return (
-        f"At {cell.rate_per_s:.3g} workflows/s, {one.policy} against {one.baseline}: {verdict} "
-        f"({_s(cell.workflow.p95_s)} s against {_s(baseline.workflow.p95_s)} s; ratio "
-        f"{_times(one.p95)}), on time {cell.deadline_attainment:.0%} against "
-        f"{baseline.deadline_attainment:.0%}."
-    )
+def _gain(ratio: Ratio) -> str:
+    interval = f"[{ratio.low:.2f}, {ratio.high:.2f}]"
+    if not ratio.is_significant:
+        return f"no different beyond noise (ratio {ratio.value:.2f} {interval})"
+    if ratio.value > 1:
+        return f"{ratio.value:.2f}x {interval} lower"
+    return f"{1 / ratio.value:.2f}x [{1 / ratio.high:.2f}, {1 / ratio.low:.2f}] higher"
 
 
 def _deadline(result: Result) -> str:
@@ -157,7 +170,7 @@ def _deadline(result: Result) -> str:
 
 
 def _s(seconds: float) -> str:
-    return f"{seconds:.3g}" if seconds < 100 else f"{seconds:.0f}"
+    return f"{seconds:.{2 if seconds < 10 else 1 if seconds < 100 else 0}f}"
 
 
 def _times(ratio: Ratio) -> str:

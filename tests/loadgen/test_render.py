@@ -26,7 +26,7 @@ def a_result(*, failed: bool = False) -> Result:
 def test_a_row_has_the_figures_of_its_cell() -> None:
     base, better = (dict(zip(HEADER, row, strict=True)) for row in table(a_result().cells))
 
-    assert base["P95 s"] == "20"
+    assert base["P95 s"] == "20.0"
     assert base["on time"] == "0%"
     assert base["P95 lower by"] == "-"
     assert better["on time"] == "100%"
@@ -34,20 +34,18 @@ def test_a_row_has_the_figures_of_its_cell() -> None:
     assert better["TTFT s"] == "-"
 
 
-def test_a_sentence_says_what_a_policy_gains() -> None:
-    (sentence,) = sentences(a_result().cells)
+def test_a_sentence_says_what_a_policy_gains_at_each_rate() -> None:
+    runs = [
+        a_run(latencies, policy=policy, qps=qps)
+        for qps, slow, fast in ((1.0, SLOW, FAST), (2.0, SLOW, SLOW), (3.0, FAST, SLOW))
+        for policy, latencies in (("base", slow), ("other", fast))
+    ]
 
-    assert sentence.startswith(
-        "At 1 workflows/s, <better> against base: P95 workflow latency 2.22x lower"
-    )
-    assert sentence.endswith("on time 100% against 0%.")
-
-
-def test_noise_is_called_noise() -> None:
-    runs = [a_run(SLOW, policy="base"), a_run(SLOW, policy="same")]
-
-    (sentence,) = sentences(cells_of(runs, base_s=5.0, cut=0.0))
-    assert "no difference beyond noise" in sentence
+    assert sentences(cells_of(runs, base_s=5.0, cut=0.0)) == [
+        "other against base: P95 workflow latency 2.22x [2.22, 2.22] lower at 1/s; "
+        "no different beyond noise (ratio 1.00 [1.00, 1.00]) at 2/s; "
+        "2.22x [2.22, 2.22] higher at 3/s."
+    ]
 
 
 def test_the_terminal_shows_table_sentences_and_warnings() -> None:
@@ -55,7 +53,7 @@ def test_the_terminal_shows_table_sentences_and_warnings() -> None:
     to_terminal(a_result(failed=True), Console(file=text, width=200))
 
     assert "<better>" in text.getvalue()
-    assert "2.22x lower" in text.getvalue()
+    assert "2.22x [2.22, 2.22] lower at 1/s" in text.getvalue()
     assert "beware: <better> at 1/s: calls failed (1 x connect)" in text.getvalue()
 
 
