@@ -1,5 +1,8 @@
 """Valid objects with one thing that matters."""
 
+from itertools import count
+
+from gateway.core.call import Call
 from gateway.core.lengths import LengthDistribution
 from gateway.core.profiles import GpuProfile, built_in
 from gateway.core.types import (
@@ -69,11 +72,13 @@ def a_request(
     answer_tokens: float = 10,
     output: LengthDistribution | None = None,
     tenant: TenantId = ANONYMOUS,
+    flow: str = "",
     prefix: tuple[PromptSegment, ...] = (),
     workflow: WorkflowRef | None = None,
     deadline_at: float | None = None,
     priority: int = 0,
     eligible: frozenset[BackendId] | None = None,
+    first_seen_at: float | None = None,
     reports_first_token: bool = True,
     body_bytes: int = 0,
 ) -> InferenceRequest:
@@ -84,11 +89,13 @@ def a_request(
         prompt_tokens=prompt_tokens,
         output=output or LengthDistribution.point(answer_tokens),
         tenant=tenant,
+        flow=flow,
         prefix=prefix,
         workflow=workflow,
         deadline_at=deadline_at,
         priority=priority,
         eligible=eligible,
+        first_seen_at=first_seen_at,
         reports_first_token=reports_first_token,
         body_bytes=body_bytes,
     )
@@ -110,4 +117,34 @@ def a_workflow(
         stage=stage,
         deadline_s=deadline_s,
         final=final,
+    )
+
+
+_SEQUENCE = count(1)
+
+
+def a_call(
+    name: str = "r",
+    *,
+    request: InferenceRequest | None = None,
+    order_key: float = 0.0,
+    charged_s: float = 1.0,
+    arrived_at: float = 0.0,
+    tenant: str = ANONYMOUS,
+    flow: str = "",
+    priority: int = 0,
+) -> Call:
+    """A call as the scheduler keeps it; of two, the one built later came later."""
+    request = request or a_request(name, tenant=TenantId(tenant), flow=flow, priority=priority)
+    return Call(
+        request=request,
+        sequence=next(_SEQUENCE),
+        arrived_at=arrived_at,
+        came_at=arrived_at,
+        ready_at=arrived_at,
+        prefix_tokens=sum(tokens for _, tokens in request.prefix),
+        output_tokens=max(round(request.output.mean_tokens), 1),
+        deadline_at=request.deadline_at,
+        order_key=order_key,
+        charged_s=charged_s,
     )

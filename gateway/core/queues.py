@@ -1,61 +1,170 @@
 """ReadyQueue: calls that wait, most urgent first, tenants in fair shares."""
 
 from collections.abc import Iterator, Mapping
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
 
 from gateway.core.call import Call
 
-FlowKey = tuple[str, str]
 Entry = tuple[int, float, int, Call]
 """The client's priority within its flow, the policy's key, the arrival number, the call."""
 
-MAX_IDLE_FLOWS = 10_000
-
-
-class _Flow:
-    """One tenant's (sub)queue and what it has been served."""
-
-    __slots__ = ("heap", "key", "served_s", "size")
-
-    def __init__(self, key: FlowKey) -> None:
-        self.key = key
-        self.heap: list[Entry] = []
-        self.size = 0
-        self.served_s = 0.0
-        """Service charged to it, divided by its weight: its virtual time."""
+MAX_IDLE_SHARES = 10_000
+SLACK = 64
+"""Dead heap entries are dropped when they outnumber the live ones by this."""
 
 
 class FairShares:
-    """Weighted fair queueing over flows, by predicted service seconds.
+    """Weighted fair queueing, by predicted service seconds.
 
-    A flow's virtual time grows by what it is served over its weight; the flow with the least goes
-    first (start-time fair queueing: a flow that was idle starts at the present virtual time, so
-    idleness is not saved up). A tenant's flows share its weight equally while they wait.
+    A tenant's virtual time grows by what it is served over its weight; the tenant with the least
+    goes first (start-time fair queueing: one that was idle starts at the present virtual time, so
+    idleness is not saved up). Within a tenant its flows share in the same way, equally.
     """
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
         self.weights = dict(weights or {})
+        for tenant, weight in self.weights.items():
+            if not weight > 0:
+                raise ValueError(f"the weight of tenant '{tenant}' must be > 0, not {weight}")
 
     def weight(self, tenant: str) -> float:
         """Return a tenant's weight; 1 unless configured."""
         return self.weights.get(tenant, 1.0)
 
 
+class _Share:
+    """Whoever takes turns: how many calls of it wait and what it has been served."""
+
+    __slots__ = ("entry", "key", "served_s", "size")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.size = 0
+        self.served_s = 0.0
+        self.entry: tuple[float, str, _Share] | None = None
+        """Its place in the order of turns; None while nothing of it waits."""
+
+
+class _Flow(_Share):
+    """The calls of one flow, as a heap; removed ones are dropped when they come up."""
+
+    __slots__ = ("heap",)
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.heap: list[Entry] = []
+
+
+class _Tenant(_Share):
+    """The flows of one tenant."""
+
+    __slots__ = ("flows",)
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.flows = _Turns(_Flow)
+
+
+_S = TypeVar("_S", bound=_Share)
+
+
+class _Turns(Generic[_S]):
+    """Shares by key, and those with waiting calls by what they have been served."""
+
+    __slots__ = ("_heap", "_limit", "_make", "_virtual_s", "_waiting", "shares")
+
+    def __init__(self, make: type[_S]) -> None:
+        self.shares: dict[str, _S] = {}
+        self._make = make
+        self._heap: list[tuple[float, str, _S]] = []
+        """By service; an entry that is not its share's own any more is dead."""
+        self._waiting = 0
+        self._virtual_s = 0.0
+        self._limit = MAX_IDLE_SHARES
+
+    def share(self, key: str) -> _S:
+        """Return the share of that key, new if need be."""
+        share = self.shares.get(key)
+        if share is None:
+            if len(self.shares) >= self._limit:
+                self._forget_idle()
+            share = self.shares[key] = self._make(key)
+        return share
+
+    def push(self, share: _S) -> None:
+        """One more call of it waits."""
+        share.size += 1
+        if share.size == 1:
+            self._waiting += 1
+            share.served_s = max(share.served_s, self._virtual_s)
+            self._enter(share)
+
+    def drop(self, share: _S) -> None:
+        """One call of it less waits."""
+        share.size -= 1
+        if not share.size:
+            self._waiting -= 1
+            share.entry = None
+
+    def serve(self, share: _S, service_s: float) -> None:
+        """Count service; the virtual time is that of the share whose turn is next."""
+        share.served_s += service_s
+        if share.size:
+            self._enter(share)
+        first = self._first()
+        now_s = share.served_s if first is None else first.served_s
+        self._virtual_s = max(self._virtual_s, now_s)
+
+    def first(self, count: int) -> list[_S]:
+        """Return at most `count` shares with waiting calls, least served first."""
+        if self._waiting <= 1 or count <= 1:
+            first = self._first()
+            return [] if first is None else [first]
+        taken = []
+        while len(taken) < count and self._first() is not None:
+            taken.append(heappop(self._heap))
+        for entry in taken:
+            heappush(self._heap, entry)
+        return [entry[2] for entry in taken]
+
+    def _enter(self, share: _S) -> None:
+        entry = (share.served_s, share.key, share)
+        share.entry = entry
+        heappush(self._heap, entry)
+        if len(self._heap) > 2 * self._waiting + SLACK:
+            self._heap = [entry for entry in self._heap if entry[2].entry is entry]
+            heapify(self._heap)
+
+    def _first(self) -> _S | None:
+        heap = self._heap
+        while heap:
+            entry = heap[0]
+            if entry[2].entry is entry:
+                return entry[2]
+            heappop(heap)
+        return None
+
+    def _forget_idle(self) -> None:
+        self._heap = sorted(entry for entry in self._heap if entry[2].entry is entry)
+        self.shares = {key: share for key, share in self.shares.items() if share.size}
+        self._limit = max(MAX_IDLE_SHARES, 2 * len(self.shares))
+
+
 class ReadyQueue:
-    """A priority queue of calls, fair between flows.
+    """A priority queue of calls, fair between tenants, and between the flows of each.
 
     Removal is a mark on the call's entry, so it costs O(1); marked entries are dropped when they
     come up, or all at once when they outnumber the live ones.
     """
 
-    __slots__ = ("_entries", "_flows", "_removed", "_shares", "_virtual_s")
+    __slots__ = ("_entries", "_removed", "_shares", "_tenants")
 
     def __init__(self, shares: FairShares | None = None) -> None:
         self._shares = shares or FairShares()
-        self._flows: dict[FlowKey, _Flow] = {}
+        self._tenants = _Turns(_Tenant)
         self._entries: dict[str, Entry] = {}
         self._removed = 0
-        self._virtual_s = 0.0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -69,34 +178,33 @@ class ReadyQueue:
         request = call.request
         entry = (request.priority, call.order_key, call.sequence, call)
         self._entries[request.id] = entry
-        flow = self._flow((request.tenant, request.flow))
-        if flow.size == 0:
-            flow.served_s = max(flow.served_s, self._virtual_s)
-        flow.size += 1
+        tenant, flow = self._shares_of(call)
+        self._tenants.push(tenant)
+        tenant.flows.push(flow)
         heappush(flow.heap, entry)
 
     def remove(self, call: Call) -> None:
         """Take a call out, wherever it stands."""
         del self._entries[call.request.id]
-        flow = self._flows[call.request.tenant, call.request.flow]
-        flow.size -= 1
-        self._removed += 1
-        if self._removed > len(self._entries) + 64:
+        tenant, flow = self._shares_of(call)
+        self._tenants.drop(tenant)
+        tenant.flows.drop(flow)
+        if flow.size:
+            self._removed += 1
+        else:
+            self._removed -= len(flow.heap) - 1  # all of them are marked, this one not counted yet
+            flow.heap.clear()
+        if self._removed > len(self._entries) + SLACK:
             self._sweep()
 
     def first(self, count: int) -> list[Call]:
         """Return the calls that should go next, at most `count`, in order."""
-        active = [flow for flow in self._flows.values() if flow.size]
-        if not active:
-            return []
-        if len(active) == 1:
-            return self._head(active[0], count)
-        active.sort(key=lambda flow: (flow.served_s, flow.key))
         calls: list[Call] = []
-        for flow in active:
-            calls += self._head(flow, count - len(calls))
-            if len(calls) >= count:
-                break
+        for tenant in self._tenants.first(count):
+            for flow in tenant.flows.first(count - len(calls)):
+                calls += self._head(flow, count - len(calls))
+                if len(calls) >= count:
+                    return calls
         return calls
 
     def head_key(self) -> tuple[float, int]:
@@ -105,27 +213,14 @@ class ReadyQueue:
         return call.order_key, call.sequence
 
     def charge(self, call: Call, service_s: float) -> None:
-        """Count service (or, when negative, give back what was not used) to a call's flow."""
-        key = (call.request.tenant, call.request.flow)
-        flow = self._flow(key)
-        if len(self._flows) == 1:
-            flow.served_s = self._virtual_s = max(flow.served_s + service_s, self._virtual_s)
-            return
-        tenant_flows = sum(1 for k, f in self._flows.items() if k[0] == key[0] and f.size) or 1
-        flow.served_s += service_s * tenant_flows / self._shares.weight(key[0])
-        waiting = [f.served_s for f in self._flows.values() if f.size]
-        if waiting:
-            self._virtual_s = max(self._virtual_s, min(waiting))
-        elif not self._entries:
-            self._virtual_s = max(self._virtual_s, flow.served_s)
+        """Count service (or, when negative, give back what was not used) to a call's tenant."""
+        tenant, flow = self._shares_of(call)
+        self._tenants.serve(tenant, service_s / self._shares.weight(tenant.key))
+        tenant.flows.serve(flow, service_s)
 
-    def _flow(self, key: FlowKey) -> _Flow:
-        flow = self._flows.get(key)
-        if flow is None:
-            if len(self._flows) >= MAX_IDLE_FLOWS:
-                self._forget_idle()
-            flow = self._flows[key] = _Flow(key)
-        return flow
+    def _shares_of(self, call: Call) -> tuple[_Tenant, _Flow]:
+        tenant = self._tenants.share(call.request.tenant)
+        return tenant, tenant.flows.share(call.request.flow)
 
     def _head(self, flow: _Flow, count: int) -> list[Call]:
         heap = flow.heap
@@ -141,13 +236,8 @@ class ReadyQueue:
         return [entry[3] for entry in live]
 
     def _sweep(self) -> None:
-        for flow in self._flows.values():
-            flow.heap = [e for e in flow.heap if self._entries.get(e[3].request.id) is e]
-            flow.heap.sort()
+        for tenant in self._tenants.shares.values():
+            for flow in tenant.flows.shares.values():
+                flow.heap = [e for e in flow.heap if self._entries.get(e[3].request.id) is e]
+                flow.heap.sort()
         self._removed = 0
-
-    def _forget_idle(self) -> None:
-        idle = [key for key, flow in self._flows.items() if not flow.size]
-        for key in idle:
-            if self._flows[key].served_s <= self._virtual_s:
-                del self._flows[key]
