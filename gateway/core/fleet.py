@@ -65,12 +65,19 @@ class Fleet:
             self._index()
         return load
 
+    def recalibrated(self, load: BackendLoad) -> None:
+        """What is known of a backend's speed has changed, so the averages it is in have, too."""
+        if self.loads.get(load.id) is load:
+            self._refer(load.backend.models)
+
     def _index(self) -> None:
         self._by_model = {}
+        self._references = {}
         for _, load in sorted(self.loads.items()):
             for model in load.backend.models:
                 self._by_model.setdefault(model, []).append(load)
-        self._references = {
-            model: average([load.backend.profile for load in loads])
-            for model, loads in self._by_model.items()
-        }
+        self._refer(self._by_model)
+
+    def _refer(self, models: Iterable[str]) -> None:
+        for model in models:
+            self._references[model] = average([load.profile for load in self._by_model[model]])

@@ -1,7 +1,9 @@
 """BackendLoad: what the gateway has given a backend, in sums that never drift."""
 
+from gateway.core.calibration import Calibration
 from gateway.core.call import Call
 from gateway.core.cost import unloaded_s
+from gateway.core.events import Finished
 from gateway.core.prefix import PrefixTable
 from gateway.core.queues import FairShares, ReadyQueue
 from gateway.core.types import Backend, BackendId, BackendState
@@ -16,9 +18,11 @@ class BackendLoad:
         "backend",
         "backlog_s",
         "bound",
+        "calibration",
         "context_tokens",
         "pending_prefill_tokens",
         "prefix",
+        "profile",
         "running",
         "state",
     )
@@ -30,6 +34,9 @@ class BackendLoad:
         shares: FairShares | None = None,
     ) -> None:
         self.backend = backend
+        self.calibration = Calibration(backend.profile)
+        self.profile = backend.profile
+        """What its engine does: as configured, corrected by what was seen of it."""
         self.state = state
         self.running: dict[str, Call] = {}
         self.bound = ReadyQueue(shares)
@@ -48,6 +55,8 @@ class BackendLoad:
     def configure(self, backend: Backend, state: BackendState) -> None:
         """The backend is configured like this, or in this state, from now on."""
         self.backend = backend
+        self.calibration.configure(backend.profile)
+        self.profile = self.calibration.profile
         self.state = state
         self.prefix.capacity_tokens = backend.profile.kv_tokens
         if state is BackendState.DOWN:
@@ -83,7 +92,7 @@ class BackendLoad:
     def service_s(self, call: Call) -> float:
         """Return the call's predicted time if it had this backend to itself."""
         return unloaded_s(
-            self.backend.profile,
+            self.profile,
             self.fresh_tokens(call),
             call.request.prompt_tokens,
             call.output_tokens,
@@ -93,7 +102,7 @@ class BackendLoad:
         """Return whether the hard caps let one more call in."""
         in_flight = len(self.running)
         cap = self.backend.max_in_flight
-        return in_flight < self.backend.profile.max_num_seqs and (cap is None or in_flight < cap)
+        return in_flight < self.profile.max_num_seqs and (cap is None or in_flight < cap)
 
     def has_room(self, call: Call, budget_share: float) -> bool:
         """Return whether the call fits the KV budget; an idle backend takes anything."""
@@ -105,7 +114,7 @@ class BackendLoad:
         need = call.output_tokens + request.prompt_tokens
         if request.prefix:
             need += self.prefix.unreferenced_tokens(request.prefix) - call.prefix_tokens
-        return self.reserved_tokens + need <= budget_share * self.backend.profile.kv_tokens
+        return self.reserved_tokens + need <= budget_share * self.profile.kv_tokens
 
     def bind(self, call: Call) -> None:
         """Count a call's work here from now on, whether it waits or runs."""
@@ -137,8 +146,7 @@ class BackendLoad:
     def prefill_done(self, call: Call) -> None:
         """The call's first token is out: its prompt is no longer ahead of others."""
         self.pending_prefill_tokens -= call.fresh_tokens
-        profile = self.backend.profile
-        done_s = min(profile.prefill_s_per_token * call.fresh_tokens, call.backlog_s)
+        done_s = min(self.profile.prefill_s_per_token * call.fresh_tokens, call.backlog_s)
         call.fresh_tokens = 0
         self._lower_backlog(call, done_s)
 
@@ -151,7 +159,7 @@ class BackendLoad:
         call.own_tokens += change
         self.context_tokens += change
         self._own_tokens += change
-        left_s = unloaded_s(self.backend.profile, 0, call.context_tokens, remaining_tokens)
+        left_s = unloaded_s(self.profile, 0, call.context_tokens, remaining_tokens)
         self._lower_backlog(call, call.backlog_s - left_s)
 
     def stop(self, call: Call) -> None:
@@ -162,6 +170,20 @@ class BackendLoad:
         self._own_tokens -= call.own_tokens
         self.prefix.release(call.request.prefix)
         self.unbind(call)
+
+    def watch(self, call: Call, now: float) -> None:
+        """Learn from the call that has just entered the engine how fast that is."""
+        is_crowded = (
+            self.reserved_tokens > self.profile.kv_tokens
+            or len(self.running) > self.profile.max_num_seqs
+        )
+        self.calibration.started(call, now, is_crowded=is_crowded)
+
+    def learn(self, call: Call, now: float, finished: Finished | None) -> bool:
+        """Learn from a call that leaves the engine; return whether `profile` changed."""
+        changed = self.calibration.ended(call, now, finished)
+        self.profile = self.calibration.profile
+        return changed
 
     def _lower_backlog(self, call: Call, by_s: float) -> None:
         call.backlog_s -= by_s

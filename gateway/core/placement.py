@@ -82,7 +82,7 @@ class Placement:
         queue = self.queues.get(call.request.model)
         if queue is None:
             return
-        profile = load.backend.profile
+        profile = load.profile
         surplus_tokens = call.tokens_seen - call.request.output.mean_tokens
         surplus_s = surplus_tokens * step_s(profile, 1, call.request.prompt_tokens)
         queue.charge(call, max(surplus_s, -call.charged_s))
@@ -171,7 +171,7 @@ class Placement:
     def _start(self, call: Call, load: BackendLoad, now: float) -> None:
         call.charged_s = call.backlog_s
         call.prefill_ends_at = now + prefill_s(
-            load.backend.profile, load.pending_prefill_tokens + load.fresh_tokens(call)
+            load.profile, load.pending_prefill_tokens + load.fresh_tokens(call)
         )
         load.start(call)
 
@@ -207,7 +207,7 @@ class Placement:
 
 def predicted_execution_s(load: BackendLoad, call: Call) -> float:
     """Return how long the call would run on a backend at its present load."""
-    profile = load.backend.profile
+    profile = load.profile
     context_tokens = load.context_tokens + call.request.prompt_tokens
     step = step_s(profile, load.in_flight + 1, context_tokens)
     ahead_tokens = load.pending_prefill_tokens + load.fresh_tokens(call)

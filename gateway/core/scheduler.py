@@ -57,6 +57,7 @@ class Scheduler:
         workflows: Workflows | None = None,
         shares: FairShares | None = None,
         max_attempts: int = MAX_ATTEMPTS,
+        learns_profiles: bool = True,
     ) -> None:
         shares = shares or FairShares()
         self.fleet = Fleet(backends, shares)
@@ -68,6 +69,7 @@ class Scheduler:
         self.wake_at: float | None = None
         """When `TimePassed` should be fed at the latest; None: no need."""
         self._max_attempts = max_attempts
+        self._learns_profiles = learns_profiles
         self._sequence = 0
         self._shutting_down = False
         self._timeouts: deque[tuple[float, Call]] = deque()
@@ -226,6 +228,8 @@ class Scheduler:
             rank = int(max(min(rank_ms, MAX_ENGINE_PRIORITY), -MAX_ENGINE_PRIORITY))
             load, decision = self._load_of(call), call.decision
             assert decision is not None
+            if self._learns_profiles:
+                load.watch(call, now)
             out.append(Start(call.request.id, load.id, rank, decision, call.attempts))
             if not call.request.reports_first_token:
                 heappush(self._silent, (call.prefill_ends_at, call.sequence, call))
@@ -236,6 +240,7 @@ class Scheduler:
             return
         call.first_token_at = now
         load = self._load_of(call)
+        load.calibration.first_token(call, now)
         load.prefill_done(call)
         self._send(self.placement.room_changed(load, now), now, out)
 
@@ -260,6 +265,7 @@ class Scheduler:
         if call is None or call.state is not CallState.RUNNING:
             return
         call.tokens_seen = event.output_tokens
+        self._learn(call, now, event)
         self._end_run(call, Outcome.COMPLETED, None, now, out)
 
     def _fail(self, event: Failed, now: float, out: list[Command]) -> None:
@@ -278,6 +284,7 @@ class Scheduler:
         """Queue a call that a backend failed again, in its old place."""
         load = self._load_of(call)
         call.tried.add(load.id)
+        self._learn(call, now, None)
         load.stop(call)
         call.started_at = call.first_token_at = None
         call.tokens_seen = 0
@@ -296,6 +303,12 @@ class Scheduler:
             self._end_run(call, Outcome.ABANDONED, None, now, out)
         else:
             self._end_wait(call, Outcome.ABANDONED, None, now, out)
+
+    def _learn(self, call: Call, now: float, finished: Finished | None) -> None:
+        """Let the backend's profile learn from a call that leaves it; a second time is nothing."""
+        load = self._load_of(call)
+        if load.learn(call, now, finished):
+            self.fleet.recalibrated(load)
 
     # Endings
 
@@ -341,6 +354,7 @@ class Scheduler:
     ) -> None:
         """Close the books of a running call, then fill the room it leaves."""
         load = self._load_of(call)
+        self._learn(call, now, None)
         load.stop(call)
         call.state = CallState.ENDED
         self.placement.settle(call, load)

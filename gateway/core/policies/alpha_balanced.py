@@ -76,7 +76,7 @@ class AlphaBalanced:
             return [0.0 if index == 0 else 1.0 for index in range(len(loads))]
         return [
             (1 - self.alpha)
-            * CODE_FACTORS.get(load.backend.profile.name, 1.0)
+            * CODE_FACTORS.get(load.profile.name, 1.0)
             * load.assigned_s
             / first_work_s
             - self.alpha * first_s / time_s

@@ -37,7 +37,7 @@ class Completion:
         prefix = call.request.prefix
         scores = []
         for load in loads:
-            profile = load.backend.profile
+            profile = load.profile
             prefill_s = profile.prefill_s_per_token
             read_s = profile.kv_read_s_per_token
             batch = len(load.running)

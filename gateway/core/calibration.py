@@ -1,0 +1,391 @@
+"""Calibration: a backend's profile, corrected by what its engine is seen to do.
+
+A profile is a guess: a table's GPU, another's measurement, an engine that shares its machine. Two
+factors correct it, one for reading prompts (`prefill_s_per_token`), one for producing tokens
+(`decode_base_s` and `kv_read_s_per_token`, which hang on the same memory). Each is a robust,
+bounded, slow mean of observed over expected time.
+
+What is observed must not contain waiting, or a busy backend would look like a slow one and the
+scheduler would chase its own tail. Only two things are taken:
+
+- A *prefill period*: from a start on a backend that has no prompt to read until no prompt is left
+  to read. Engines that have room never leave prompts lying, so however many calls took part, the
+  period is the time for all their fresh tokens together.
+- A call's *quiet time*: from its first token to its last, without the prefill periods in between;
+  over the tokens produced in it that is the decode step at the batch and context it shared.
+
+Periods and quiet times are dropped when the engine may have queued (more promised than its KV
+cache or batch holds), when a call broke or left, and while a call that reports no first token may
+still be reading its prompt. Of calls that report none only those that had the engine to
+themselves are used, and only if one of the two parts was nearly all of their time.
+"""
+
+from dataclasses import replace
+from math import exp, inf, log
+
+from gateway.core.call import Call
+from gateway.core.cost import prefill_s, step_s
+from gateway.core.events import Finished
+from gateway.core.profiles import GpuProfile
+
+MAX_FACTOR = 4.0
+"""A profile that is further off than this is a configuration error: say so, do not hide it."""
+GAIN = 0.06
+"""Weight of a new observation: a factor of 2 is half corrected after a dozen observations."""
+MAX_SURPRISE = 0.5
+"""Observations further than this (in logarithms) from what is believed count as no further."""
+DEAD_BAND = 0.08
+"""Corrections smaller than this (in logarithms) are noise and are not applied."""
+RESOLUTION = 0.04
+"""The applied factor follows the learned one in steps of at least this (in logarithms)."""
+
+MIN_PREFILL_STEPS = 4.0
+"""A prefill period counts if its prompts take at least as long as this many decode steps."""
+MIN_QUIET_STEPS = 8.0
+MIN_QUIET_STEPS_A_PERIOD = 4.0
+"""Steps within prefill periods are estimated to about one: enough others must outweigh them."""
+DOMINANT = 8.0
+"""Of a lone silent call's two parts, one must be predicted this many times the other."""
+
+
+class Correction:
+    """A factor learned from ratios of observed to expected time."""
+
+    __slots__ = ("_applied_log", "_log", "samples")
+
+    def __init__(self) -> None:
+        self._log = 0.0
+        self._applied_log = 0.0
+        self.samples = 0
+
+    @property
+    def learned(self) -> float:
+        """What the observations say so far."""
+        return exp(self._log)
+
+    @property
+    def applied(self) -> float:
+        """What the profile is multiplied by: 1 while the correction is within the noise."""
+        return exp(self._applied_log)
+
+    def add(self, ratio: float) -> bool:
+        """Take in one observation; return whether the applied factor changed."""
+        self.samples += 1
+        surprise = (log(ratio) if ratio > 0 else -inf) - self._log
+        self._log += GAIN * min(max(surprise, -MAX_SURPRISE), MAX_SURPRISE)
+        bound = log(MAX_FACTOR)
+        self._log = min(max(self._log, -bound), bound)
+        target = self._log if abs(self._log) > DEAD_BAND else 0.0
+        if abs(target - self._applied_log) < RESOLUTION:
+            return False
+        self._applied_log = target
+        return True
+
+
+class _Period:
+    """A time in which a backend reads prompts without a break."""
+
+    __slots__ = (
+        "batch",
+        "began_at",
+        "context_tokens",
+        "duration_s",
+        "fresh_tokens",
+        "is_spoiled",
+        "reading",
+        "running",
+    )
+
+    def __init__(self, began_at: float, batch: int, context_tokens: int) -> None:
+        self.began_at = began_at
+        self.batch = batch
+        """Calls that decoded when it began."""
+        self.context_tokens = context_tokens
+        self.duration_s = 0.0
+        self.fresh_tokens = 0
+        self.reading = 0
+        """Calls whose first token is not out."""
+        self.running = 0
+        """Calls that have not ended: only then is it known what the engine had cached."""
+        self.is_spoiled = False
+
+
+class _Probe:
+    """One running call, as calibration sees it."""
+
+    __slots__ = (
+        "batch_s",
+        "busy_periods",
+        "busy_s",
+        "busy_steps",
+        "context_token_s",
+        "context_tokens",
+        "decodes",
+        "fresh_tokens",
+        "had_engine_alone",
+        "number",
+        "period",
+        "quiet_from",
+        "started_at",
+    )
+
+    def __init__(self, call: Call, now: float, number: int, alone: bool) -> None:
+        self.started_at = now
+        self.number = number
+        self.had_engine_alone = alone
+        self.fresh_tokens = call.fresh_tokens
+        self.context_tokens = call.request.prompt_tokens + call.output_tokens // 2
+        """What attention reads for it on average while it decodes."""
+        self.period: _Period | None = None
+        self.decodes = False
+        self.quiet_from: float | None = None
+        """When its first token came, unless others' prompts were still being read then."""
+        # The backend's running totals at that instant.
+        self.busy_s = self.busy_steps = self.batch_s = self.context_token_s = 0.0
+        self.busy_periods = 0
+
+
+class Calibration:
+    """Watches one backend. Told of starts, first tokens and ends; each costs about 1 us."""
+
+    __slots__ = (
+        "_batch",
+        "_batch_s",
+        "_busy_periods",
+        "_busy_s",
+        "_busy_steps",
+        "_context_token_s",
+        "_context_tokens",
+        "_counted_at",
+        "_period",
+        "_probes",
+        "_starts",
+        "_trusted_from",
+        "configured",
+        "decode",
+        "prefill",
+        "profile",
+    )
+
+    def __init__(self, configured: GpuProfile) -> None:
+        self.configured = configured
+        self.profile = configured
+        """The corrected profile."""
+        self.prefill = Correction()
+        self.decode = Correction()
+        self._probes: dict[str, _Probe] = {}
+        self._period: _Period | None = None
+        self._starts = 0
+        self._trusted_from = -inf
+        """What began at or before this instant may have been disturbed."""
+        # Calls that decode now, and integrals over time of how many and with how much context.
+        self._batch = 0
+        self._context_tokens = 0
+        self._batch_s = 0.0
+        self._context_token_s = 0.0
+        self._counted_at = 0.0
+        # Over all prefill periods so far.
+        self._busy_s = 0.0
+        self._busy_steps = 0.0
+        self._busy_periods = 0
+
+    def configure(self, configured: GpuProfile) -> None:
+        """The profile is configured anew; what was learned of other constants is forgotten."""
+        if _speed(configured) != _speed(self.configured):
+            self.prefill = Correction()
+            self.decode = Correction()
+        self.configured = configured
+        self._correct()
+
+    def started(self, call: Call, now: float, *, is_crowded: bool) -> None:
+        """A call enters the engine. `is_crowded`: it may have to wait there."""
+        self._count(now)
+        self._starts += 1
+        probe = _Probe(call, now, self._starts, alone=not self._probes)
+        self._probes[call.request.id] = probe
+        if call.request.reports_first_token:
+            period = self._period
+            if period is None:
+                period = self._period = _Period(now, self._batch, self._context_tokens)
+            period.fresh_tokens += probe.fresh_tokens
+            period.reading += 1
+            period.running += 1
+            probe.period = period
+        else:
+            ahead_tokens = probe.fresh_tokens + (self._period.fresh_tokens if self._period else 0)
+            self._distrust(now + MAX_FACTOR * prefill_s(self.profile, ahead_tokens))
+        if is_crowded:
+            self._distrust(now)
+
+    def first_token(self, call: Call, now: float) -> None:
+        """A running call's answer has begun."""
+        probe = self._probes.get(call.request.id)
+        if probe is None or probe.decodes:
+            return
+        self._count(now)
+        if probe.period is not None:
+            self._has_read(probe.period, now)
+        self._batch += 1
+        self._context_tokens += probe.context_tokens
+        probe.decodes = True
+        if self._period is None:
+            probe.quiet_from = now
+            probe.busy_s = self._busy_s
+            probe.busy_steps = self._busy_steps
+            probe.busy_periods = self._busy_periods
+            probe.batch_s = self._batch_s
+            probe.context_token_s = self._context_token_s
+
+    def ended(self, call: Call, now: float, finished: Finished | None) -> bool:
+        """A call leaves the engine; None: it broke or was stopped. Return whether we learned.
+
+        "Learned" means that `profile` is another one now.
+        """
+        probe = self._probes.pop(call.request.id, None)
+        if probe is None:
+            return False
+        self._count(now)
+        if probe.decodes:
+            self._batch -= 1
+            self._context_tokens -= probe.context_tokens
+        if finished is None:
+            self._broke(probe, now)
+            return False
+        fresh_tokens = probe.fresh_tokens
+        if finished.cached_tokens is not None:
+            prompt_tokens = finished.prompt_tokens or call.request.prompt_tokens
+            fresh_tokens = max(prompt_tokens - finished.cached_tokens, 1)
+        if probe.period is not None:
+            changed = self._learn_from_stream(probe, probe.period, fresh_tokens, finished, now)
+        elif probe.had_engine_alone and probe.number == self._starts:
+            changed = self._learn_from_silence(probe, fresh_tokens, finished, now)
+        else:
+            changed = False
+        if changed:
+            self._correct()
+        return changed
+
+    def _broke(self, probe: _Probe, now: float) -> None:
+        period = probe.period
+        if period is not None:
+            period.is_spoiled = True
+            if not probe.decodes:
+                self._has_read(period, now)
+
+    def _learn_from_stream(
+        self, probe: _Probe, period: _Period, fresh_tokens: int, finished: Finished, now: float
+    ) -> bool:
+        if not probe.decodes:  # it was announced that its first token would be reported
+            self._broke(probe, now)
+        period.fresh_tokens += fresh_tokens - probe.fresh_tokens
+        period.running -= 1
+        changed = False
+        if not period.running and not period.is_spoiled:
+            changed = self._learn_prefill(period)
+        if probe.quiet_from is not None:
+            changed |= self._learn_decode(probe, probe.quiet_from, finished.output_tokens, now)
+        return changed
+
+    def _learn_prefill(self, period: _Period) -> bool:
+        profile = self.profile
+        step = step_s(profile, period.batch, period.context_tokens)
+        if profile.prefill_s_per_token * period.fresh_tokens < MIN_PREFILL_STEPS * step:
+            return False
+        steps = self._chunks(period)
+        given_s = steps * (
+            profile.step_overhead_s + profile.kv_read_s_per_token * period.context_tokens
+        )
+        if period.batch:
+            given_s += step / 2  # it began, on average, in the middle of a decode step
+        tokens = period.fresh_tokens + steps * period.batch
+        expected_s = self.configured.prefill_s_per_token * tokens
+        return self.prefill.add((period.duration_s - given_s) / expected_s)
+
+    def _learn_decode(self, probe: _Probe, since: float, output_tokens: int, now: float) -> bool:
+        if self._period is not None or since <= self._trusted_from:
+            return False
+        periods = self._busy_periods - probe.busy_periods
+        steps = output_tokens - 1 - (self._busy_steps - probe.busy_steps)
+        if steps < MIN_QUIET_STEPS + MIN_QUIET_STEPS_A_PERIOD * periods:
+            return False
+        span_s = now - since
+        quiet_s = span_s - (self._busy_s - probe.busy_s)
+        batch = (self._batch_s - probe.batch_s) / span_s if span_s > 0 else 1.0
+        context_tokens = (self._context_token_s - probe.context_token_s) / span_s
+        return self._add_decode(quiet_s / steps, batch, context_tokens)
+
+    def _learn_from_silence(
+        self, probe: _Probe, fresh_tokens: int, finished: Finished, now: float
+    ) -> bool:
+        profile = self.profile
+        total_s = now - probe.started_at
+        context_tokens = probe.context_tokens
+        steps = finished.output_tokens - 1
+        reading_s = prefill_s(profile, fresh_tokens)
+        writing_s = steps * step_s(profile, 1, context_tokens)
+        if steps >= MIN_QUIET_STEPS and writing_s >= DOMINANT * reading_s:
+            return self._add_decode((total_s - reading_s) / steps, 1, context_tokens)
+        arithmetic_s = self.configured.prefill_s_per_token * fresh_tokens
+        if reading_s >= DOMINANT * writing_s and arithmetic_s >= (
+            MIN_PREFILL_STEPS * profile.decode_base_s
+        ):
+            given_s = reading_s - profile.prefill_s_per_token * fresh_tokens + writing_s
+            return self.prefill.add((total_s - given_s) / arithmetic_s)
+        return False
+
+    def _add_decode(self, step: float, batch: float, context_tokens: float) -> bool:
+        configured = self.configured
+        if self.profile.prefill_s_per_token * batch > self.profile.decode_base_s:
+            return False  # so large a batch is bound by arithmetic
+        expected_s = configured.decode_base_s + configured.kv_read_s_per_token * context_tokens
+        return self.decode.add((step - configured.step_overhead_s) / expected_s)
+
+    def _has_read(self, period: _Period, now: float) -> None:
+        """One of its prompts is read, or gone; after the last the period is over."""
+        period.reading -= 1
+        if period.reading:
+            return
+        period.duration_s = now - period.began_at
+        period.is_spoiled |= period.began_at <= self._trusted_from
+        self._period = None
+        self._busy_s += period.duration_s
+        self._busy_steps += self._chunks(period) + (0.5 if period.batch else 0.0)
+        self._busy_periods += 1
+
+    def _chunks(self, period: _Period) -> int:
+        room = max(self.profile.max_batched_tokens - period.batch, 1)
+        return max(-(-period.fresh_tokens // room), 1)
+
+    def _count(self, now: float) -> None:
+        span_s = now - self._counted_at
+        self._batch_s += self._batch * span_s
+        self._context_token_s += self._context_tokens * span_s
+        self._counted_at = now
+
+    def _distrust(self, until: float) -> None:
+        self._trusted_from = max(self._trusted_from, until)
+
+    def _correct(self) -> None:
+        prefill, decode = self.prefill.applied, self.decode.applied
+        self.profile = corrected(self.configured, prefill, decode)
+
+
+def corrected(profile: GpuProfile, prefill: float, decode: float) -> GpuProfile:
+    """Return the profile with its prefill and decode constants multiplied by the two factors."""
+    if prefill == 1.0 and decode == 1.0:
+        return profile
+    return replace(
+        profile,
+        prefill_s_per_token=profile.prefill_s_per_token * prefill,
+        decode_base_s=profile.decode_base_s * decode,
+        kv_read_s_per_token=profile.kv_read_s_per_token * decode,
+    )
+
+
+def _speed(profile: GpuProfile) -> tuple[float, float, float, float]:
+    return (
+        profile.prefill_s_per_token,
+        profile.decode_base_s,
+        profile.kv_read_s_per_token,
+        profile.step_overhead_s,
+    )
