@@ -61,7 +61,7 @@ class Gateway:
                 default_deadline_s=None if deadline_ms is None else deadline_ms / 1000,
             ),
         )
-        self._counters = Counters(
+        self.counters = Counters(
             knows_model=lambda model: bool(self.scheduler.fleet.serving(model)),
             knows_workflow=self._specs.__contains__,
         )
@@ -69,7 +69,7 @@ class Gateway:
         self._ended = EndedWorkflows()
         self._log: DecisionLog | None = None
         observers: list[Observer] = [
-            self._counters.observe,
+            self.counters.observe,
             self._recent.observe,
             self._ended.observe,
         ]
@@ -114,7 +114,7 @@ class Gateway:
             for name, load in sorted(scheduler.fleet.loads.items())
         )
         gauges = Gauges(scheduler.waiting, scheduler.running, len(scheduler.workflows), backends)
-        return render(self._counters, gauges)
+        return render(self.counters, gauges)
 
     def _build_app(self) -> Front:
         settings = self._settings

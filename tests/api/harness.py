@@ -1,0 +1,233 @@
+"""A real gateway on loopback in front of scripted engines, and the oracle for afterwards."""
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+import uvicorn
+
+from gateway.app import Gateway
+from gateway.config import Settings
+from gateway.predictor.predictor import LengthPredictor, PredictorSettings
+from tests.backends.fake_backend import MODEL, FakeBackend, plain
+
+Json = dict[str, object]
+
+
+def chat(content: str = "hi", **more: object) -> Json:
+    """A chat call."""
+    messages = [{"role": "user", "content": content}]
+    return {"model": MODEL, "messages": messages, "max_tokens": 8, **more}
+
+
+@dataclass
+class Reply:
+    """What a client got."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    raw_headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    @property
+    def json(self) -> Json:
+        parsed = json.loads(self.body)
+        assert isinstance(parsed, dict)
+        return parsed
+
+    @property
+    def error(self) -> Json:
+        error = self.json["error"]
+        assert isinstance(error, dict)
+        assert set(error) == {"message", "type", "param", "code"}
+        assert isinstance(error["message"], str)
+        return error
+
+    @property
+    def events(self) -> list[bytes]:
+        """The data of a stream's events; each must be one line."""
+        blocks = self.body.replace(b"\r\n", b"\n").split(b"\n\n")
+        assert blocks.pop() == b"", "the stream ends inside an event"
+        datas = []
+        for block in blocks:
+            lines = [line for line in block.split(b"\n") if line.startswith(b"data:")]
+            assert len(lines) == 1, block
+            datas.append(lines[0][5:].strip())
+        return datas
+
+
+@dataclass
+class Running:
+    """A gateway that runs."""
+
+    gateway: Gateway
+    engines: tuple[FakeBackend, ...]
+    session: aiohttp.ClientSession
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def post(
+        self,
+        body: object,
+        path: str = "/v1/chat/completions",
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Send a call; return everything that comes back."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await self.request("POST", path, data, headers)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Send a request; return everything that comes back."""
+        given = {"content-type": "application/json", **(headers or {})}
+        async with self.session.request(
+            method, self.url + path, data=data, headers=given, allow_redirects=False
+        ) as response:
+            body = await response.read()
+            return Reply(response.status, response.headers, body, response.raw_headers)
+
+    async def dial(self, body: object, path: str = "/v1/chat/completions") -> "Wire":
+        """Send a call over a connection of its own, which the test can treat as it likes."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        data = json.dumps(body).encode()
+        writer.write(
+            b"POST %b HTTP/1.1\r\nhost: gw\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n%b" % (path.encode(), len(data), data)
+        )
+        await writer.drain()
+        return Wire(reader, writer)
+
+    def settled(self) -> dict[tuple[str, str], int]:
+        """Settled requests by outcome and reason, canaries included."""
+        counted: dict[tuple[str, str], int] = {}
+        for (_, outcome, reason), count in self.gateway.counters.requests.items():
+            counted[outcome, reason] = counted.get((outcome, reason), 0) + count
+        return counted
+
+    def tokens(self) -> tuple[int, int]:
+        """Prompt and output tokens that were counted."""
+        tokens = self.gateway.counters.tokens
+        return tokens[MODEL, "prompt"], tokens[MODEL, "output"]
+
+    async def until(self, claim: Callable[[], bool], within_s: float = 2.0) -> None:
+        """Wait until something is so; nothing would tell of it."""
+        async with asyncio.timeout(within_s):
+            while not claim():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    async def quiesce(self) -> None:
+        """The oracle: nothing is left, and the gateway still answers."""
+        scheduler = self.gateway.scheduler
+        await self.until(lambda: self.gateway.driver.in_flight == 0)
+        assert scheduler.waiting == scheduler.running == 0
+        for load in scheduler.fleet.loads.values():
+            assert load.in_flight == 0
+            assert load.reserved_tokens == 0
+            assert load.backlog_s == 0
+        await self.until(lambda: all(engine.running == 0 for engine in self.engines))
+        for engine in self.engines:
+            engine.script = plain
+        async with asyncio.timeout(1.0):
+            canary = await self.post(chat("canary"))
+        assert canary.status == 200, canary.body
+        metrics = await self.request("GET", "/metrics")
+        assert b"hexsage_requests_in_flight 0.0" in metrics.body
+
+
+class Wire:
+    """A client's raw connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def read_until(self, mark: bytes) -> bytes:
+        """Read up to and with `mark`."""
+        async with asyncio.timeout(5):
+            return await self.reader.readuntil(mark)
+
+    async def read_all(self) -> bytes:
+        """Read until the gateway closes."""
+        async with asyncio.timeout(5):
+            return await self.reader.read()
+
+    def reset(self) -> None:
+        """Leave with a RST."""
+        sock = self.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+    def close(self) -> None:
+        """Leave with a FIN."""
+        self.writer.close()
+
+
+@asynccontextmanager
+async def a_gateway(*engines: FakeBackend, **settings: object) -> AsyncIterator[Running]:
+    """Run a gateway in front of these engines; afterwards the oracle is asked."""
+    backends = [
+        {"name": f"e{number}", "url": engine.url, "gpu": "A100-80G"}
+        for number, engine in enumerate(engines)
+    ]
+    chosen: Json = {
+        "policy": {"name": "round_robin+fcfs"},
+        "health": {"interval_s": 0.2, "timeout_s": 0.5},
+        **settings,
+    }
+    given = chosen.get("backends")
+    if isinstance(given, list):
+        chosen["backends"] = [{**a, **b} for a, b in zip(backends, given, strict=True)]
+    else:
+        chosen["backends"] = backends
+    gateway = Gateway(
+        Settings.model_validate(chosen),
+        predictor=LengthPredictor(PredictorSettings(is_semantic=False)),
+    )
+    async with (
+        serving(gateway) as port,
+        aiohttp.ClientSession(auto_decompress=True) as session,
+    ):
+        running = Running(gateway, engines, session, port)
+        yield running
+        await running.quiesce()
+
+
+@asynccontextmanager
+async def serving(gateway: Gateway) -> AsyncIterator[int]:
+    """Serve a gateway on a free port."""
+    config = uvicorn.Config(
+        gateway.app,
+        host="127.0.0.1",
+        port=0,
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        server_header=False,
+        log_config=None,
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+    serve = asyncio.ensure_future(server.serve())
+    try:
+        while not server.started:
+            await asyncio.sleep(0.005)
+            if serve.done():
+                await serve
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        await serve
