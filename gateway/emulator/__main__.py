@@ -1,0 +1,11 @@
+"""`python -m gateway.emulator`: the same as `hexsage emulate`."""
+
+import argparse
+import sys
+
+from gateway.emulator.command import DESCRIPTION, add_arguments, run
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m gateway.emulator", description=DESCRIPTION)
+    add_arguments(parser)
+    sys.exit(run(parser.parse_args()))

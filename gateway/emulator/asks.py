@@ -1,0 +1,78 @@
+"""What passes between a dialect and the engine: an Ask, or a Refusal; then Progress."""
+
+from dataclasses import dataclass
+
+from gateway.core.types import PromptSegment
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer to a request that generates nothing."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+
+
+class Refusal(Exception):
+    """The request is answered at once, and not with what it asked for."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(f"{reply.status}")
+        self.reply = reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One answer to generate."""
+
+    index: int
+    prompt_tokens: int
+    prefix: tuple[PromptSegment, ...]
+    output_tokens: int
+    finish_reason: str
+    """stop, or length where the client's limit ends it."""
+    text_offset: int
+    """Where in the endless answer its words begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A request that the engine takes."""
+
+    id: str
+    """As the answer will carry it."""
+    is_chat: bool
+    model: str
+    """As the answer will name it."""
+    created: int
+    """Seconds since 1970."""
+    prompt_tokens: int
+    """Of all prompts, each counted once however many choices it has."""
+    choices: tuple[Choice, ...]
+    max_tokens: int
+    priority: int = 0
+    is_stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    before: str = ""
+    after: str = ""
+    """What an answer begins and, unless it is cut off, ends with: the frame of a JSON object."""
+    tool: str | None = None
+    """The function that the answer calls."""
+    is_tool_required: bool = False
+    """`tool_choice: required`: the finish reason says so."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far one choice has come."""
+
+    tokens: int = 0
+    told: int = 0
+    """Of those, already sent to a streaming client."""
+    cached_tokens: int = 0
+    finish_reason: str | None = None
+    """None: it goes on."""
+    is_closed: bool = False
+    """A streaming client has been told that it is finished."""
