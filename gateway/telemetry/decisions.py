@@ -117,6 +117,8 @@ def _arrival(event: Arrived) -> dict[str, object]:
         "workflow": list(ref.key) if ref else None,
         "workflow_name": ref.name if ref else None,
         "stage": ref.stage if ref else None,
+        "template": f"{request.prefix[-1].key:x}" if request.prefix else None,
+        "template_tokens": sum(segment.tokens for segment in request.prefix),
         "deadline_at": request.deadline_at,
         "priority": request.priority,
     }
