@@ -112,13 +112,15 @@ def simulate(
     predict: Predict,
     *,
     faults: Sequence[Fault] = (),
+    streams: bool = True,
     keep_log: bool = False,
 ) -> Run:
     """Play `arrivals` to the end and return what happened.
 
+    Without `streams` the gateway never hears of first tokens, as when clients do not stream.
     Deterministic: events at one instant are taken in the order in which they were caused.
     """
-    return _Simulation(scheduler, engines, predict, keep_log).play(arrivals, faults)
+    return _Simulation(scheduler, engines, predict, streams, keep_log).play(arrivals, faults)
 
 
 class _Simulation:
@@ -129,11 +131,13 @@ class _Simulation:
         scheduler: Scheduler,
         engines: Mapping[BackendId, EngineModel],
         predict: Predict,
+        streams: bool,
         keep_log: bool,
     ) -> None:
         self._scheduler = scheduler
         self._engines = engines
         self._predict = predict
+        self._streams = streams
         self._keep_log = keep_log
         self._run = Run()
         self._agenda: list[tuple[float, int, _Client | Fault]] = []
@@ -189,7 +193,8 @@ class _Simulation:
         self._engine_due[backend_id] = None
         for event in engine.advance(now):
             if isinstance(event, FirstTokenAt):
-                self._feed(FirstToken(RequestId(event.call_id)), event.at)
+                if self._streams:
+                    self._feed(FirstToken(RequestId(event.call_id)), event.at)
             else:
                 self._feed(Finished(RequestId(event.call_id), event.output_tokens), event.at)
         self._plan(backend_id)
@@ -243,7 +248,7 @@ class _Simulation:
             deadline_at=(
                 arrival.at + deadline_s if workflow is None and deadline_s is not None else None
             ),
-            reports_first_token=True,
+            reports_first_token=self._streams,
         )
 
     def _feed(self, event: Event, now: float) -> None:
