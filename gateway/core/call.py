@@ -42,6 +42,8 @@ class Call:
     reference_prefill_s: float = 0.0
     reference_step_s: float = 0.0
     """The two parts of it: reading the prompt, and each output token."""
+    reference_kv_tokens: int = 1
+    """KV capacity of that average backend."""
     remaining_s: float = 0.0
     """Predicted seconds to the end of its workflow, itself included; a lone call's own time."""
     total_s: float = 0.0
@@ -62,6 +64,8 @@ class Call:
     load: "BackendLoad | None" = None
     """Where it is bound or runs; a removed backend's load outlives its place in the fleet."""
     waits_since: float = 0.0
+    passed: int = 0
+    """How many calls behind it have started while it could not."""
     attempts: int = 0
     tried: set[BackendId] = field(default_factory=set)
     """Backends that have failed it."""

@@ -7,7 +7,28 @@ from gateway.core.cost import average
 from gateway.core.load import BackendLoad
 from gateway.core.profiles import GpuProfile
 from gateway.core.queues import FairShares
-from gateway.core.types import Backend, BackendId, BackendState
+from gateway.core.types import Backend, BackendId, BackendState, InferenceRequest
+
+
+class Pool:
+    """The backends that a call may be given: they have the model, offer the API, hold the prompt.
+
+    Whether they are up is not asked here. Calls of one pool wait in one queue, so that no call
+    stands in the way of others that could go elsewhere.
+    """
+
+    __slots__ = ("loads", "smallest_kv_tokens", "turn")
+
+    def __init__(self, loads: Iterable[BackendLoad]) -> None:
+        self.loads = tuple(loads)
+        """In ascending order of id."""
+        self.smallest_kv_tokens = min((load.kv_tokens for load in self.loads), default=0)
+        self.turn = 0
+        """Decisions taken for it, for policies that take turns."""
+
+    def open(self) -> list[BackendLoad]:
+        """Return the backends that may be given calls now."""
+        return [load for load in self.loads if load.state is BackendState.UP]
 
 
 class Fleet:
@@ -18,6 +39,8 @@ class Fleet:
         self.loads: dict[BackendId, BackendLoad] = {}
         self._by_model: dict[str, list[BackendLoad]] = {}
         self._references: dict[str, GpuProfile] = {}
+        self._pools: dict[tuple[BackendId, ...], Pool] = {}
+        self._pool_by_need: dict[tuple[str, frozenset[BackendId] | None], Pool] = {}
         for backend in backends:
             self.loads[backend.id] = BackendLoad(backend, shares=shares)
         self._index()
@@ -30,18 +53,34 @@ class Fleet:
         """Every backend that has the model, whatever its state."""
         return self._by_model.get(model, [])
 
-    def able(self, call: Call) -> list[BackendLoad]:
-        """Every backend that has the model and offers the API the call needs."""
-        eligible = call.request.eligible
-        loads = self.serving(call.request.model)
+    def able(self, request: InferenceRequest) -> list[BackendLoad]:
+        """Every backend that has the model and offers the API the request needs."""
+        eligible = request.eligible
+        loads = self.serving(request.model)
         return loads if eligible is None else [load for load in loads if load.id in eligible]
+
+    def pool(self, request: InferenceRequest) -> Pool:
+        """Return the backends that may be given this request: the able that can hold its prompt.
+
+        The same object for the same backends, for as long as `is_current`.
+        """
+        need = (request.model, request.eligible)
+        pool = self._pool_by_need.get(need)
+        if pool is None:
+            pool = self._pool_by_need[need] = self._pool_of(self.able(request))
+        if request.prompt_tokens >= pool.smallest_kv_tokens:
+            return self._pool_of(
+                [load for load in pool.loads if load.kv_tokens > request.prompt_tokens]
+            )
+        return pool
+
+    def is_current(self, pool: Pool) -> bool:
+        """Return whether no backend has come, gone or become able to do something else since."""
+        return self._pools.get(tuple(load.id for load in pool.loads)) is pool
 
     def open_for(self, call: Call) -> list[BackendLoad]:
         """Backends that may be given this call now; those that failed it only if all have."""
-        loads = [load for load in self.able(call) if load.state is BackendState.UP]
-        if call.tried:
-            return [load for load in loads if load.id not in call.tried] or loads
-        return loads
+        return untried(call, self.pool(call.request).open())
 
     def reference(self, model: str) -> GpuProfile | None:
         """Return the average backend of a model; None if nothing serves it."""
@@ -52,8 +91,12 @@ class Fleet:
         load = self.loads.get(backend.id)
         if load is None:
             load = self.loads[backend.id] = BackendLoad(backend, state, self._shares)
+            self._forget_pools()
         else:
+            old = load.backend
             load.configure(backend, state)
+            if old.models != backend.models or old.profile.kv_tokens != load.kv_tokens:
+                self._forget_pools()
         self._index()
         return load
 
@@ -62,8 +105,20 @@ class Fleet:
         load = self.loads.pop(backend_id, None)
         if load is not None:
             load.state = BackendState.DOWN
+            self._forget_pools()
             self._index()
         return load
+
+    def _pool_of(self, loads: list[BackendLoad]) -> Pool:
+        ids = tuple(load.id for load in loads)
+        pool = self._pools.get(ids)
+        if pool is None:
+            pool = self._pools[ids] = Pool(loads)
+        return pool
+
+    def _forget_pools(self) -> None:
+        self._pools.clear()
+        self._pool_by_need.clear()
 
     def recalibrated(self, load: BackendLoad) -> None:
         """What is known of a backend's speed has changed, so the averages it is in have, too."""
@@ -81,3 +136,10 @@ class Fleet:
     def _refer(self, models: Iterable[str]) -> None:
         for model in models:
             self._references[model] = average([load.profile for load in self._by_model[model]])
+
+
+def untried(call: Call, loads: list[BackendLoad]) -> list[BackendLoad]:
+    """Return the backends that have not failed the call; if all have, all."""
+    if call.tried:
+        return [load for load in loads if load.id not in call.tried] or loads
+    return loads

@@ -68,6 +68,11 @@ class BackendLoad:
         return self.backend.id
 
     @property
+    def kv_tokens(self) -> int:
+        """The engine's KV cache, in tokens."""
+        return self.backend.profile.kv_tokens
+
+    @property
     def in_flight(self) -> int:
         """Calls in the engine."""
         return len(self.running)

@@ -1,10 +1,11 @@
 """Placement: where calls wait and which backend each is given. One code path for all policies."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from gateway.core.call import Call
 from gateway.core.cost import prefill_s, step_s
-from gateway.core.fleet import Fleet
+from gateway.core.fleet import Fleet, Pool, untried
 from gateway.core.load import BackendLoad
 from gateway.core.policies.base import Binding, Policy
 from gateway.core.queues import FairShares, ReadyQueue
@@ -24,81 +25,132 @@ class Placement:
 
     def __init__(self, fleet: Fleet, policy: Policy, shares: FairShares) -> None:
         self.policy = policy
-        self.queues: dict[str, ReadyQueue] = {}
-        """By model: calls that no backend is chosen for yet."""
+        self.queues: dict[Pool, ReadyQueue] = {}
+        """Calls that no backend is chosen for yet."""
         self._fleet = fleet
         self._shares = shares
-        self._turn = 0
+        self._overdue: list[Call] = []
+        """Waiting calls that have been passed too often, in the order in which they became so."""
+        self._gaps: dict[Pool | BackendLoad, None] = {}
+        """Queues that a call has left without starting: who was behind it may go now."""
 
-    def add(self, call: Call, now: float) -> list[Call]:
-        """Let a ready call wait; return the calls that start now, which may include it."""
-        if self.policy.binds is Binding.ARRIVAL:
-            load = self._bind(call, now)
-            if load is not None:
-                return list(self._drain(load, now))
-        call.order_key = self._key(call)
-        model = call.request.model
-        queue = self.queues.get(model)
-        if queue is None:
-            queue = self.queues[model] = ReadyQueue(self._shares)
-        queue.push(call)
-        return list(self._dispatch([model], now))
+    def add(self, calls: Iterable[Call], now: float) -> list[Call]:
+        """Let ready calls wait; return the calls that start now."""
+        places: dict[Pool | BackendLoad, None] = {}
+        for call in calls:
+            pool = self._fleet.pool(call.request)
+            if self.policy.binds is Binding.ARRIVAL and (loads := untried(call, pool.open())):
+                places[self._bind(call, pool, loads, now)] = None
+            else:
+                self._queue(call, pool)
+                places[pool] = None
+        return self._fill(places, now)
 
     def room_changed(self, load: BackendLoad, now: float) -> list[Call]:
         """A backend has room, or news that changes its score; return the calls that start now."""
-        started = list(self._drain(load, now)) if load.bound else []
-        models = [model for model in load.backend.models if self.queues.get(model)]
-        if models:
-            started += self._dispatch(models, now)
-        return started
+        places: dict[Pool | BackendLoad, None] = {load: None} if load.bound else {}
+        for pool, queue in self.queues.items():
+            if queue and load in pool.loads:
+                places[pool] = None
+        return self._fill(places, now) if places else []
+
+    def fill_gaps(self, now: float) -> list[Call]:
+        """Return the calls that start now because those before them have left the queue."""
+        if not self._gaps:
+            return []
+        places, self._gaps = self._gaps, {}
+        return self._fill(places, now)
 
     def remove(self, call: Call) -> None:
         """A waiting call waits no longer."""
-        load = call.load
-        if load is None:
-            self.queues[call.request.model].remove(call)
-            return
-        load.bound.remove(call)
-        load.unbind(call)
+        if call.load is not None:
+            self._gaps[call.load] = None
+        elif call in self._overdue:
+            self._gaps.update(dict.fromkeys(self.queues))  # its backends are free for all again
+        else:
+            self._gaps[self._fleet.pool(call.request)] = None
+        self._take(call)
 
-    def unbind(self, load: BackendLoad) -> list[Call]:
-        """Take every call that waits for this backend off it; return them, first to go first."""
-        calls = load.bound.first(len(load.bound))
+    def displaced(self, load: BackendLoad) -> list[Call]:
+        """Take out the calls that wait in the wrong place since this backend changed.
+
+        They are those bound to it when it may not have them any more, those of pools that are no
+        more, and, under a policy that binds at arrival, those that nothing was up for.
+        """
+        calls = [
+            call
+            for call in load.bound.first(len(load.bound))
+            if load.state is not BackendState.UP or load not in self._fleet.pool(call.request).loads
+        ]
+        for pool, queue in self.queues.items():
+            if self.policy.binds is Binding.ARRIVAL or not self._fleet.is_current(pool):
+                calls += queue.first(len(queue))
         for call in calls:
-            load.bound.remove(call)
-            load.unbind(call)
+            self._take(call)
+        self.queues = {pool: q for pool, q in self.queues.items() if self._fleet.is_current(pool)}
         return calls
 
     def clear(self) -> list[Call]:
         """Take every waiting call out of its queue; return them in order of arrival."""
-        calls = [call for load in self._fleet.loads.values() for call in self.unbind(load)]
-        for queue in self.queues.values():
-            calls.extend(queue)
-        self.queues.clear()
+        calls = [call for load in self._fleet.loads.values() for call in load.bound]
+        calls += [call for queue in self.queues.values() for call in queue]
+        for call in calls:
+            self._take(call)
         return sorted(calls, key=lambda call: call.sequence)
 
     def settle(self, call: Call, load: BackendLoad) -> None:
         """Correct what fair queueing charged for a call by the tokens it really produced."""
-        queue = self.queues.get(call.request.model)
-        if queue is None:
-            return
+        queue = load.bound
+        if self.policy.binds is Binding.LATE:
+            found = self.queues.get(self._fleet.pool(call.request))
+            if found is None:
+                return
+            queue = found
         profile = load.profile
         surplus_tokens = call.tokens_seen - call.request.output.mean_tokens
         surplus_s = surplus_tokens * step_s(profile, 1, call.request.prompt_tokens)
         queue.charge(call, max(surplus_s, -call.charged_s))
 
+    def _queue(self, call: Call, pool: Pool) -> None:
+        call.order_key = self._key(call)
+        queue = self.queues.get(pool)
+        if queue is None:
+            queue = self.queues[pool] = ReadyQueue(self._shares)
+        queue.push(call)
+        if call.passed >= self.policy.max_passed:
+            self._overdue.append(call)
+
+    def _take(self, call: Call) -> None:
+        load = call.load
+        if load is not None:
+            load.bound.remove(call)
+            load.unbind(call)
+            return
+        next(q for q in self.queues.values() if call in q).remove(call)
+        if self._overdue and call in self._overdue:
+            self._overdue.remove(call)
+
+    def _fill(self, places: Iterable[Pool | BackendLoad], now: float) -> list[Call]:
+        started: list[Call] = []
+        pools = []
+        for place in places:
+            if isinstance(place, Pool):
+                pools.append(place)
+            else:
+                started += self._drain(place, now)
+        if pools:
+            started += self._dispatch(pools, now)
+        return started
+
     def _key(self, call: Call) -> float:
         return self.policy.order.key(call) + (HOPELESS_S if call.is_hopeless else 0.0)
 
-    def _bind(self, call: Call, now: float) -> BackendLoad | None:
-        loads = self._fleet.open_for(call)
-        if not loads:
-            return None
-        scores = self._scores(call, loads)
+    def _bind(self, call: Call, pool: Pool, loads: list[BackendLoad], now: float) -> BackendLoad:
+        scores = self._scores(call, pool, loads)
         load = loads[min(range(len(loads)), key=scores.__getitem__)]
-        call.decision = self._decision(call, load, loads, scores, frozenset(), now)
         load.bind(call)
         call.order_key = self._key(call)
+        call.decision = self._decision(call, load, loads, scores, frozenset(), now)
         load.bound.push(call)
         return load
 
@@ -108,54 +160,83 @@ class Placement:
             if not self._admits(load, call):
                 return
             load.bound.remove(call)
+            assert call.decision is not None
+            call.decision = replace(call.decision, queue_s=now - call.came_at)
             self._start(call, load, now)
             load.bound.charge(call, call.charged_s)
             yield call
 
-    def _dispatch(self, models: Iterable[str], now: float) -> Iterator[Call]:
-        """Start calls that wait with their models wherever there is good room."""
-        queues = [(model, q) for model in models if (q := self.queues.get(model))]
+    def _dispatch(self, pools: Iterable[Pool], now: float) -> Iterator[Call]:
+        """Start calls that wait for a backend of these pools wherever there is good room."""
+        queues = [(pool, q) for pool in pools if (q := self.queues.get(pool))]
         while queues:
             if len(queues) > 1:
-                queues.sort(key=lambda item: (item[1].head_key(), item[0]))
-            for _, queue in queues:
-                call = self._start_one(queue, now)
+                queues.sort(key=lambda item: item[1].head_key())
+            passed: list[Call] = []
+            for pool, queue in queues:
+                call = self._start_one(pool, queue, passed, now)
                 if call is not None:
+                    for other in passed:
+                        other.passed += 1
+                        if other.passed == self.policy.max_passed:
+                            self._overdue.append(other)
                     yield call
                     break
             else:
                 return
             queues = [item for item in queues if item[1]]
 
-    def _start_one(self, queue: ReadyQueue, now: float) -> Call | None:
-        """Start the first call of the queue that should go now; return it, if there is one."""
+    def _start_one(
+        self, pool: Pool, queue: ReadyQueue, passed: list[Call], now: float
+    ) -> Call | None:
+        """Start the first call of the queue that should go now; return it, if there is one.
+
+        Those before it that cannot go are added to `passed`.
+        """
+        open_loads = pool.open()
         for call in queue.first(self.policy.skip + 1):
-            loads = self._fleet.open_for(call)
+            loads = untried(call, open_loads)
             free = [index for index, load in enumerate(loads) if self._admits(load, call)]
+            if self._overdue:
+                kept = self._kept_from(call)
+                free = [index for index in free if loads[index] not in kept]
             if not free:
+                passed.append(call)
                 continue
-            scores = self._scores(call, loads)
+            scores = self._scores(call, pool, loads)
             best = min(free, key=scores.__getitem__)
-            if self._should_hold(loads[best], scores[best], min(scores)):
+            if self._should_hold(call, loads[best], scores[best], min(scores)):
+                passed.append(call)
                 continue
             load = loads[best]
             full = frozenset(loads[i].id for i in set(range(len(loads))) - set(free))
             call.decision = self._decision(call, load, loads, scores, full, now)
-            queue.remove(call)
+            self._take(call)
             load.bind(call)
             self._start(call, load, now)
             queue.charge(call, call.charged_s)
             return call
         return None
 
-    def _should_hold(self, load: BackendLoad, score: float, best_score: float) -> bool:
+    def _kept_from(self, call: Call) -> set[BackendLoad]:
+        """Return the backends that this call may not have: overdue calls come first there."""
+        kept: set[BackendLoad] = set()
+        for other in self._overdue:
+            if other is call:
+                break
+            kept.update(self._fleet.open_for(other))
+        return kept
+
+    def _should_hold(self, call: Call, load: BackendLoad, score: float, best_score: float) -> bool:
         """Return whether waiting for the best backend, busy now, beats this free one."""
+        if call.passed >= self.policy.max_passed:
+            return False
         limit = self.policy.hold if load.running else self.policy.hold_idle
         return best_score > 0 and score > limit * best_score
 
-    def _scores(self, call: Call, loads: list[BackendLoad]) -> list[float]:
-        self._turn += 1
-        return self.policy.dispatch.scores(call, loads, self._turn - 1)
+    def _scores(self, call: Call, pool: Pool, loads: list[BackendLoad]) -> list[float]:
+        pool.turn += 1
+        return self.policy.dispatch.scores(call, loads, pool.turn - 1)
 
     def _admits(self, load: BackendLoad, call: Call) -> bool:
         """Return whether the engine may be given the call now."""

@@ -21,7 +21,9 @@ class PrefixTable:
         self.capacity_tokens = capacity_tokens
         self._held: OrderedDict[int, int] = OrderedDict()
         self._held_tokens = 0
-        self._references: dict[int, int] = {}
+        self._references: dict[int, tuple[int, int]] = {}
+        """How many running calls use a segment, and its tokens as its first user had them: a
+        prefix may be cut in several ways, so that one key comes with several lengths."""
         self.referenced_tokens = 0
         """Tokens of the distinct segments that running calls use: each counted once."""
 
@@ -43,8 +45,8 @@ class PrefixTable:
     def acquire(self, prefix: tuple[PromptSegment, ...]) -> None:
         """A call with this prefix starts here."""
         for key, tokens in prefix:
-            uses = self._references.get(key, 0)
-            self._references[key] = uses + 1
+            uses, counted_tokens = self._references.get(key, (0, tokens))
+            self._references[key] = (uses + 1, counted_tokens)
             if uses == 0:
                 self.referenced_tokens += tokens
             if key in self._held:
@@ -56,13 +58,13 @@ class PrefixTable:
 
     def release(self, prefix: tuple[PromptSegment, ...]) -> None:
         """A call with this prefix is over; its segments stay until pushed out."""
-        for key, tokens in prefix:
-            uses = self._references[key] - 1
-            if uses:
-                self._references[key] = uses
+        for key, _ in prefix:
+            uses, counted_tokens = self._references[key]
+            if uses > 1:
+                self._references[key] = (uses - 1, counted_tokens)
             else:
                 del self._references[key]
-                self.referenced_tokens -= tokens
+                self.referenced_tokens -= counted_tokens
 
     def forget(self) -> None:
         """The engine restarted: nothing is cached any more."""

@@ -121,7 +121,7 @@ class _Turns(Generic[_S]):
         if self._waiting <= 1 or count <= 1:
             first = self._first()
             return [] if first is None else [first]
-        taken = []
+        taken: list[tuple[float, str, _S]] = []
         while len(taken) < count and self._first() is not None:
             taken.append(heappop(self._heap))
         for entry in taken:
@@ -168,6 +168,10 @@ class ReadyQueue:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __contains__(self, call: Call) -> bool:
+        entry = self._entries.get(call.request.id)
+        return entry is not None and entry[3] is call
 
     def __iter__(self) -> Iterator[Call]:
         """Every waiting call, in no particular order."""

@@ -83,6 +83,8 @@ class Scheduler:
         """Take in one fact that became true at `now`; return what to do about it, in order."""
         out: list[Command] = []
         self._assume_first_tokens(now)
+        if self.wake_at is not None and self.wake_at <= now:
+            self._look_at_the_clock(now, out)
         match event:
             case Arrived(request):
                 self._arrive(request, now, out)
@@ -103,7 +105,8 @@ class Scheduler:
             case PolicyChanged(policy):
                 self._change_policy(policy, now, out)
             case WorkflowDeclared(key, spec, deadline_s, strict):
-                self.workflows.declare(key, spec, deadline_s, strict, now)
+                run = self.workflows.declare(key, spec, deadline_s, strict, now)
+                self._release_held(run, now, out)
             case WorkflowCompleted(key):
                 self._complete(self.workflows.get(key), now, out)
             case WorkflowCancelled(key):
@@ -111,9 +114,12 @@ class Scheduler:
             case ShutdownBegan():
                 self._shutting_down = True
             case TimePassed():
-                self._look_at_the_clock(now, out)
+                pass  # the clock is looked at before every event
             case _:
                 assert_never(event)
+        self._send(self.placement.fill_gaps(now), now, out)
+        for surplus in self.workflows.surplus():
+            self._close(surplus, WorkflowEvent.WENT_IDLE, now, out)
         self._set_alarm()
         return out
 
@@ -170,6 +176,7 @@ class Scheduler:
                 reference, max(request.prompt_tokens - call.prefix_tokens, 1)
             )
             context_tokens = request.prompt_tokens + call.output_tokens / 2
+            call.reference_kv_tokens = reference.kv_tokens
             call.reference_step_s = step_s(reference, 1, context_tokens)
         call.reference_s = _reference_s(call, call.output_tokens)
         call.remaining_s = call.total_s = call.reference_s
@@ -181,28 +188,29 @@ class Scheduler:
             return RejectReason.SHUTTING_DOWN
         if not self.fleet.serving(request.model):
             return RejectReason.MODEL_NOT_FOUND
-        able = self.fleet.able(call)
-        if not able:
+        if not self.fleet.able(request):
             return RejectReason.NOT_SUPPORTED
-        if all(load.state is not BackendState.UP for load in able):
-            return RejectReason.NO_HEALTHY_BACKEND
-        if all(request.prompt_tokens >= load.backend.profile.kv_tokens for load in able):
+        pool = self.fleet.pool(request)
+        if not pool.loads:
             return RejectReason.TOO_LARGE
+        if not pool.open():
+            return RejectReason.NO_HEALTHY_BACKEND
         return self.admission.refusal(request.tenant, request.body_bytes)
 
     def _make_ready(self, call: Call, now: float, out: list[Command]) -> None:
         """Nothing but room is missing any more: queue the call, start what can start."""
+        was_held = call.state is CallState.HELD
         call.state = CallState.QUEUED
-        call.ready_at = now
+        call.ready_at = now if was_held else call.arrived_at
         if call.run is not None:
             self.workflows.enter(call.run, call, now)
         unreachable = self.admission.limits.on_unreachable_deadline
         if unreachable is not Unreachable.QUEUE and self._is_out_of_reach(call, now):
             if unreachable is Unreachable.REJECT:
-                self._turn_away(call, RejectReason.DEADLINE_UNREACHABLE, now, out)
+                self._turn_away(call, was_held, now, out)
                 return
             call.is_hopeless = True
-        self._send(self.placement.add(call, now), now, out)
+        self._send(self.placement.add([call], now), now, out)
 
     def _is_out_of_reach(self, call: Call, now: float) -> bool:
         """Return whether the deadline is missed with the configured probability, even unloaded."""
@@ -286,11 +294,12 @@ class Scheduler:
         call.tried.add(load.id)
         self._learn(call, now, None)
         load.stop(call)
+        self.placement.settle(call, load)
         call.started_at = call.first_token_at = None
         call.tokens_seen = 0
         call.state = CallState.QUEUED
         self._wait(call, now)
-        self._send(self.placement.add(call, now), now, out)
+        self._send(self.placement.add([call], now), now, out)
         self._send(self.placement.room_changed(load, now), now, out)
 
     def _abandon(self, request_id: str, tokens: int, now: float, out: list[Command]) -> None:
@@ -317,12 +326,17 @@ class Scheduler:
         out.append(Reject(call.request.id, reason, retry_after_s))
         out.append(_settlement(call, Outcome.REJECTED, reason, None, now))
 
-    def _turn_away(self, call: Call, reason: RejectReason, now: float, out: list[Command]) -> None:
-        """Refuse a call that was taken in but is in no queue yet."""
-        self._forget(call, now, answered=False)
+    def _turn_away(self, call: Call, was_held: bool, now: float, out: list[Command]) -> None:
+        """Refuse a call that was taken in, perhaps held, but is in no queue yet."""
+        reason = RejectReason.DEADLINE_UNREACHABLE
         self._unwait(call)
         call.state = CallState.ENDED
-        self._reject(call, reason, now, out)
+        self._forget(call, now, answered=False)
+        if was_held:
+            out.append(Evict(call.request.id, reason))
+            out.append(_settlement(call, Outcome.EVICTED, reason, None, now))
+        else:
+            self._reject(call, reason, now, out)
         self._after_workflow_call(call, now, out)
 
     def _end_wait(
@@ -387,10 +401,14 @@ class Scheduler:
         run = call.run
         if run is None or self.workflows.get(run.key) is not run:
             return
-        for held in self.workflows.unblocked(run):
-            self._make_ready(held, now, out)
-        if self.workflows.is_over(run):
+        self._release_held(run, now, out)
+        if self.workflows.get(run.key) is run and self.workflows.is_over(run):
             self._close(run, WorkflowEvent.CLOSED, now, out)
+
+    def _release_held(self, run: WorkflowRun, now: float, out: list[Command]) -> None:
+        for held in self.workflows.unblocked(run):
+            if held.state is CallState.HELD:  # to refuse one may release the next
+                self._make_ready(held, now, out)
 
     def _complete(self, run: WorkflowRun | None, now: float, out: list[Command]) -> None:
         if run is None:
@@ -436,27 +454,18 @@ class Scheduler:
         self, backend: Backend, state: BackendState, now: float, out: list[Command]
     ) -> None:
         load = self.fleet.change(backend, state)
-        if state is not BackendState.UP:
-            self._replace(self.placement.unbind(load), now, out)
+        self._send(self.placement.add(self.placement.displaced(load), now), now, out)
         self._send(self.placement.room_changed(load, now), now, out)
 
     def _remove_backend(self, backend_id: BackendId, now: float, out: list[Command]) -> None:
-        load = self.fleet.loads.get(backend_id)
-        if load is None:
-            return
-        load.state = BackendState.DOWN
-        waiting = self.placement.unbind(load)
-        self.fleet.remove(backend_id)
-        self._replace(waiting, now, out)
+        load = self.fleet.remove(backend_id)
+        if load is not None:
+            self._send(self.placement.add(self.placement.displaced(load), now), now, out)
 
     def _change_policy(self, policy: Policy, now: float, out: list[Command]) -> None:
         waiting = self.placement.clear()
         self.placement.policy = policy
-        self._replace(waiting, now, out)
-
-    def _replace(self, calls: list[Call], now: float, out: list[Command]) -> None:
-        for call in calls:
-            self._send(self.placement.add(call, now), now, out)
+        self._send(self.placement.add(waiting, now), now, out)
 
     # Time
 

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from gateway.core.call import Call
 from gateway.core.stages import StageEvent, StageState, WorkflowEvent, WorkflowState, advance, end
@@ -36,6 +37,8 @@ class WorkflowSpec:
 
     def __post_init__(self) -> None:
         names = [stage.name for stage in self.stages]
+        if UNNAMED_STAGE in names or "" in names:
+            raise ValueError(f"workflow '{self.name}' has a stage without a name of its own")
         if len(set(names)) != len(names):
             raise ValueError(f"workflow '{self.name}' names a stage twice")
         for stage in self.stages:
@@ -122,7 +125,9 @@ class Workflows:
         *,
         idle_timeout_s: float = 300.0,
         default_deadline_s: float | None = None,
+        max_open: int = MAX_WORKFLOWS,
     ) -> None:
+        self.max_open = max_open
         self.specs = dict(specs or {})
         self.templates = LearnedTemplates()
         self.idle_timeout_s = idle_timeout_s
@@ -174,12 +179,8 @@ class Workflows:
 
     def blocks(self, run: WorkflowRun, stage: str | None) -> bool:
         """Return whether a call of that stage must wait for another stage."""
-        return (
-            run.spec is not None
-            and stage is not None
-            and run.spec.stage(stage) is not None
-            and self._stage(run, stage).state is StageState.BLOCKED
-        )
+        known = run.stages.get(stage) if stage is not None else None
+        return known is not None and known.state is StageState.BLOCKED
 
     def join(self, run: WorkflowRun, call: Call, now: float) -> None:
         """A call belongs to this run until it leaves."""
@@ -203,7 +204,7 @@ class Workflows:
         visit.open_calls += 1
         call.visit = visit
         call.deadline_at = run.deadline_at
-        call.budget_s = self.budget_s(run, visit, call, now)
+        call.budget_s = self.budget_s(run, visit, call, call.ready_at)
         call.remaining_s = self.remaining_s(run, call)
         call.total_s = self.expected_total_s(run) or call.reference_s
         run.last_active_at = now
@@ -235,9 +236,11 @@ class Workflows:
         """Return held calls whose stage may now run, after opening those stages."""
         if run.spec is None:
             return []
-        for spec in run.spec.stages:
-            stage = run.stages[spec.name]
-            if stage.state is StageState.BLOCKED and self._satisfied(run, spec.depends_on):
+        for name, stage in run.stages.items():
+            if stage.state is not StageState.BLOCKED:
+                continue
+            spec = run.spec.stage(name)  # None: it was declared, and is no longer
+            if spec is None or self._satisfied(run, spec.depends_on):
                 stage.state = advance(stage.state, StageEvent.UNBLOCKED)
         return [
             call
@@ -266,15 +269,17 @@ class Workflows:
             )
 
     def idle(self, now: float) -> list[WorkflowRun]:
-        """Return runs without calls that have been idle for too long, and any over the bound."""
+        """Return runs without calls that have been idle for too long."""
         over: list[WorkflowRun] = []
-        excess = len(self._runs) - MAX_WORKFLOWS
         for run in self._idle.values():
-            expired = run.last_active_at + self.idle_timeout_s <= now
-            if not expired and len(over) >= excess:
+            if run.last_active_at + self.idle_timeout_s > now:
                 break
             over.append(run)
         return over
+
+    def surplus(self) -> list[WorkflowRun]:
+        """Return as many runs as there are too many, longest idle first; none that has calls."""
+        return list(islice(self._idle.values(), max(len(self._runs) - self.max_open, 0)))
 
     def next_idle_at(self) -> float | None:
         """Return when the run that has been quiet longest will have been idle for too long."""
