@@ -20,24 +20,13 @@ still be reading its prompt. Of calls that report none only those that had the e
 themselves are used, and only if one of the two parts was nearly all of their time.
 """
 
-from dataclasses import replace
-from math import exp, inf, log
+from math import inf
 
 from gateway.core.call import Call
+from gateway.core.corrections import MAX_FACTOR, Correction, corrected
 from gateway.core.cost import prefill_s, step_s
 from gateway.core.events import Finished
 from gateway.core.profiles import GpuProfile
-
-MAX_FACTOR = 4.0
-"""A profile that is further off than this is a configuration error: say so, do not hide it."""
-GAIN = 0.06
-"""Weight of a new observation: a factor of 2 is half corrected after a dozen observations."""
-MAX_SURPRISE = 0.5
-"""Observations further than this (in logarithms) from what is believed count as no further."""
-DEAD_BAND = 0.08
-"""Corrections smaller than this (in logarithms) are noise and are not applied."""
-RESOLUTION = 0.04
-"""The applied factor follows the learned one in steps of at least this (in logarithms)."""
 
 MIN_PREFILL_STEPS = 4.0
 """A prefill period counts if its prompts take at least as long as this many decode steps."""
@@ -46,40 +35,6 @@ MIN_QUIET_STEPS_A_PERIOD = 4.0
 """Steps within prefill periods are estimated to about one: enough others must outweigh them."""
 DOMINANT = 8.0
 """Of a lone silent call's two parts, one must be predicted this many times the other."""
-
-
-class Correction:
-    """A factor learned from ratios of observed to expected time."""
-
-    __slots__ = ("_applied_log", "_log", "samples")
-
-    def __init__(self) -> None:
-        self._log = 0.0
-        self._applied_log = 0.0
-        self.samples = 0
-
-    @property
-    def learned(self) -> float:
-        """What the observations say so far."""
-        return exp(self._log)
-
-    @property
-    def applied(self) -> float:
-        """What the profile is multiplied by: 1 while the correction is within the noise."""
-        return exp(self._applied_log)
-
-    def add(self, ratio: float) -> bool:
-        """Take in one observation; return whether the applied factor changed."""
-        self.samples += 1
-        surprise = (log(ratio) if ratio > 0 else -inf) - self._log
-        self._log += GAIN * min(max(surprise, -MAX_SURPRISE), MAX_SURPRISE)
-        bound = log(MAX_FACTOR)
-        self._log = min(max(self._log, -bound), bound)
-        target = self._log if abs(self._log) > DEAD_BAND else 0.0
-        if abs(target - self._applied_log) < RESOLUTION:
-            return False
-        self._applied_log = target
-        return True
 
 
 class _Period:
@@ -309,8 +264,10 @@ class Calibration:
         if steps < MIN_QUIET_STEPS + MIN_QUIET_STEPS_A_PERIOD * periods:
             return False
         span_s = now - since
+        if span_s <= 0:
+            return False
         quiet_s = span_s - (self._busy_s - probe.busy_s)
-        batch = (self._batch_s - probe.batch_s) / span_s if span_s > 0 else 1.0
+        batch = (self._batch_s - probe.batch_s) / span_s
         context_tokens = (self._context_token_s - probe.context_token_s) / span_s
         return self._add_decode(quiet_s / steps, batch, context_tokens)
 
@@ -368,18 +325,6 @@ class Calibration:
     def _correct(self) -> None:
         prefill, decode = self.prefill.applied, self.decode.applied
         self.profile = corrected(self.configured, prefill, decode)
-
-
-def corrected(profile: GpuProfile, prefill: float, decode: float) -> GpuProfile:
-    """Return the profile with its prefill and decode constants multiplied by the two factors."""
-    if prefill == 1.0 and decode == 1.0:
-        return profile
-    return replace(
-        profile,
-        prefill_s_per_token=profile.prefill_s_per_token * prefill,
-        decode_base_s=profile.decode_base_s * decode,
-        kv_read_s_per_token=profile.kv_read_s_per_token * decode,
-    )
 
 
 def _speed(profile: GpuProfile) -> tuple[float, float, float, float]:
