@@ -32,6 +32,9 @@ format: $(STAMP)
 test: check  ## all that CI runs
 	$(BIN)/python -m pytest
 
+test-engines: $(STAMP)  ## the gateway before real engines (docs/testing.md); first use installs 2.3 GB
+	$(BIN)/python -m pytest tests/engines
+
 serve: $(STAMP)
 	$(BIN)/hexsage serve --config backends.yaml
 

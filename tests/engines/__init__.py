@@ -1,0 +1,1 @@
+"""Engines that nobody here wrote, behind the gateway: `make test-engines` (docs/testing.md)."""

@@ -1,0 +1,93 @@
+"""The engines under test, started once for all tests, and the gateway in front of them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gateway.core.profiles import PROFILES
+from tests.engines import fleet as fleets
+from tests.engines.fleet import Fleet, Recipe, Running
+from tests.engines.tiny_model import build
+from tests.engines.venvs import Unavailable
+
+KEY = "the-engine's-own-key"
+AUTHORIZED = {"authorization": f"Bearer {KEY}"}
+PACED_SPEED = 2.0
+
+
+def recipes(folder: Path) -> list[Recipe]:
+    """Return the engines: vLLM on the CPU, two paced replicas of one model, llama.cpp."""
+    tiny = build(folder / "tiny")
+    large = build(folder / "large", max_tokens=16_384)
+    common = ("--scheduling-policy", "priority", "--max-num-queued-reqs")
+    return [
+        fleets.vllm(
+            *("cpu", "tiny", tiny, *common, "6", "--max-num-seqs", "2", "--api-key", KEY),
+            "--enable-request-id-headers",
+        ),
+        *(
+            fleets.paced(name, "paced", large, PROFILES["L4"], *common, "12", speed=PACED_SPEED)
+            for name in ("paced-a", "paced-b")
+        ),
+        fleets.llamacpp("llama", "smollm2"),
+    ]
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """All engines, serving. Tests that end one call `revive` before they use it."""
+    folder = tmp_path_factory.mktemp("engines")
+    try:
+        engines = recipes(folder)
+    except Unavailable as reason:
+        pytest.skip(f"no real engines here: {reason}")
+    with fleets.running(engines, folder / "logs") as fleet:
+        yield fleet
+
+
+class Site(NamedTuple):
+    """Engines, and a gateway in front of them."""
+
+    fleet: Fleet
+    gateway: Running
+
+
+def configuration(urls: dict[str, str]) -> dict[str, object]:
+    """Return what `hexsage serve` is given for the fleet, its engines at these URLs."""
+    kinds: dict[str, dict[str, object]] = {
+        "cpu": {"priority_scheduling": True, "api_key_env": "ENGINE_KEY", "max_in_flight": 2},
+        "paced-a": {"priority_scheduling": True, "gpu": "L4"},
+        "paced-b": {"priority_scheduling": True, "gpu": "L4"},
+        "llama": {"kind": "openai", "max_in_flight": 2},
+    }
+    return {
+        "backends": [{"name": name, "url": url, **kinds[name]} for name, url in urls.items()],
+        "health": {"interval_s": 0.5, "timeout_s": 1.0},
+        "timeouts": {"connect_s": 1, "first_token_s": 20, "inter_token_s": 3, "total_s": 120},
+    }
+
+
+@pytest.fixture(scope="session")
+def gateway(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """`hexsage serve` in front of all engines."""
+    folder = tmp_path_factory.mktemp("gateway")
+    config = folder / "backends.yaml"
+    names = ("cpu", "paced-a", "paced-b", "llama")
+    # JSON is YAML.
+    config.write_text(json.dumps(configuration({name: fleet[name].url for name in names})))
+    gateway = Running(fleets.gateway(config, {"ENGINE_KEY": KEY}), folder)
+    try:
+        gateway.wait_until_serving("/readyz", 30.0)
+        yield gateway
+    finally:
+        gateway.end()
+
+
+@pytest.fixture
+def site(fleet: Fleet, gateway: Running) -> Site:
+    """All engines alive, and the gateway."""
+    fleet.revive()
+    return Site(fleet, gateway)
