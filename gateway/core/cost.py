@@ -42,6 +42,6 @@ def average(profiles: list[GpuProfile]) -> GpuProfile:
         decode_base_s=sum(p.decode_base_s for p in profiles) / count,
         kv_read_s_per_token=sum(p.kv_read_s_per_token for p in profiles) / count,
         step_overhead_s=sum(p.step_overhead_s for p in profiles) / count,
-        kv_tokens=max(p.kv_tokens for p in profiles),
+        kv_tokens=sum(p.kv_tokens for p in profiles) // count,
         max_batched_tokens=min(p.max_batched_tokens for p in profiles),
     )

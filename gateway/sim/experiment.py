@@ -3,10 +3,13 @@
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import exp, log, sqrt
 from random import Random
+from statistics import fmean, pstdev
 
 from gateway.core.cost import average
-from gateway.core.lengths import LengthDistribution
+from gateway.core.lengths import LengthDistribution, log_normal
 from gateway.core.policies import PolicySettings, policy_from_name
 from gateway.core.profiles import GpuProfile, built_in
 from gateway.core.scheduler import Scheduler
@@ -15,8 +18,8 @@ from gateway.core.workflow import Workflows
 from gateway.sim.engine import EngineModel
 from gateway.sim.history import StageHistory, critical_path_s, oracle, teach
 from gateway.sim.scorecard import Scorecard, score
-from gateway.sim.simulator import MODEL, Arrival, Fault, Run, simulate
-from gateway.sim.trace import TraceCall, TraceWorkflow
+from gateway.sim.simulator import MODEL, Arrival, Fault, Predict, Run, simulate
+from gateway.sim.trace import SINGLE_STAGE, TraceCall, TraceWorkflow
 
 DEADLINE_SCALE = 3.0
 """Deadlines are this many times T0, the mean unloaded critical path on the average backend."""
@@ -45,6 +48,20 @@ class Workload:
         return sum(paths) / len(paths)
 
 
+class Forecast(StrEnum):
+    """What the gateway knows of an answer's length beforehand."""
+
+    STAGE = "stage"
+    """What earlier calls of the stage were like."""
+    TRUTH = "truth"
+    SIGNAL = "signal"
+    """A calibrated forecast whose median correlates with the truth (in logs) by SIGNAL_RHO."""
+
+
+SIGNAL_RHO = 0.55
+"""What the predictor reaches on prompts it has never seen (`docs/benchmarks/prediction.md`)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """One run to make."""
@@ -61,12 +78,19 @@ class Cell:
     cv: float = 1.0
     """Coefficient of variation of the gaps: 1 is Poisson, more is burstier (gamma)."""
     deadline_s: float | None = None
+    """Of every workflow; None: each has the one in the trace, if any."""
     engines: tuple[GpuProfile, ...] = ()
     """What the backends really are, in their order; empty: as believed."""
     faults: tuple[Fault, ...] = ()
+    learns_profiles: bool = True
+    streams: bool = True
+    """The gateway hears of first tokens."""
     forecast_factor: float = 1.0
     """Each stage's forecast is off by this factor, up or down by stage."""
-    knows_truth: bool = False
+    forecast: Forecast = Forecast.STAGE
+    singles: tuple[TraceWorkflow, ...] = ()
+    """Independent calls that arrive beside the workflows."""
+    singles_per_s: float = 0.0
 
 
 def fleet(gpus: Iterable[str], *, priority_scheduling: bool = True) -> tuple[Backend, ...]:
@@ -97,9 +121,21 @@ def arrivals(cell: Cell) -> list[Arrival]:
         at += rng.gammavariate(shape, 1 / (shape * cell.rate_per_s))
         workflow = rng.choice(cell.workload.held_out)
         result.append(
-            Arrival(id=f"w{number}", at=at, workflow=workflow, deadline_s=cell.deadline_s)
+            Arrival(
+                id=f"w{number}",
+                at=at,
+                workflow=workflow,
+                deadline_s=workflow.deadline_s if cell.deadline_s is None else cell.deadline_s,
+            )
         )
-    return result
+    if not cell.singles_per_s:
+        return result
+    single_at = rng.expovariate(cell.singles_per_s)
+    while single_at < at:
+        call = rng.choice(cell.singles)
+        result.append(Arrival(id=f"s{len(result)}", at=single_at, workflow=call))
+        single_at += rng.expovariate(cell.singles_per_s)
+    return sorted(result, key=lambda arrival: (arrival.at, arrival.id))
 
 
 def play(cell: Cell, *, keep_log: bool = False) -> Run:
@@ -115,27 +151,52 @@ def play(cell: Cell, *, keep_log: bool = False) -> Run:
         )
         for backend, profile in zip(cell.backends, truths, strict=True)
     }
-    history = StageHistory(cell.workload.seen)
-
-    def predict(call: TraceCall) -> LengthDistribution:
-        if cell.knows_truth:
-            return oracle(call)
-        forecast = history.predict(call)
-        return _distorted(forecast, call.stage, cell.forecast_factor)
-
     return simulate(
         arrivals(cell),
-        Scheduler(cell.backends, policy, workflows=workflows),
+        Scheduler(cell.backends, policy, workflows=workflows, learns_profiles=cell.learns_profiles),
         engines,
-        predict,
+        _forecaster(cell),
         faults=cell.faults,
+        streams=cell.streams,
         keep_log=keep_log,
     )
 
 
+def _forecaster(cell: Cell) -> Predict:
+    if cell.forecast is Forecast.TRUTH:
+        return oracle
+    history = StageHistory(cell.workload.seen)
+    if cell.forecast is Forecast.SIGNAL:
+        known = cell.singles or cell.workload.seen
+        logs = [log(call.output_tokens) for workflow in known for call in workflow.calls]
+        centre, spread = fmean(logs), pstdev(logs)
+
+        def signal(call: TraceCall) -> LengthDistribution:
+            if cell.singles and call.stage != SINGLE_STAGE:
+                return history.predict(call)
+            rng = Random(f"{call.prompt_tokens} {call.output_tokens}")
+            noise = spread * sqrt(1 / SIGNAL_RHO**2 - 1) * rng.gauss(0, 1)
+            seen = log(call.output_tokens) + noise
+            median = exp(centre + SIGNAL_RHO**2 * (seen - centre))
+            return log_normal(median, spread * sqrt(1 - SIGNAL_RHO**2))
+
+        return signal
+
+    def by_stage(call: TraceCall) -> LengthDistribution:
+        return _distorted(history.predict(call), call.stage, cell.forecast_factor)
+
+    return by_stage
+
+
+def measure_mixed(cell: Cell) -> tuple[Scorecard, Scorecard]:
+    """Run a cell of mixed traffic; return the scorecards of its workflows and single calls."""
+    run = play(cell)
+    return score(run, singles=False), score(run, singles=True)
+
+
 def measure(cell: Cell) -> Scorecard:
-    """Run the cell and return its scorecard."""
-    return score(play(cell))
+    """Run the cell and return its scorecard; single calls beside workflows are not in it."""
+    return score(play(cell), singles=False if cell.singles_per_s else None)
 
 
 def measure_all(cells: Sequence[Cell], pool: Executor | None = None) -> list[Scorecard]:
@@ -145,14 +206,20 @@ def measure_all(cells: Sequence[Cell], pool: Executor | None = None) -> list[Sco
     return list(pool.map(measure, cells))
 
 
-def capacity_per_s(workload: Workload, backends: Sequence[Backend], count: int = 300) -> float:
+def capacity_per_s(
+    workload: Workload,
+    backends: Sequence[Backend],
+    count: int = 300,
+    max_in_flight: int | None = 12,
+) -> float:
     """Return the fleet's reference capacity in workflows a second: load 1.0.
 
-    The deep-backlog throughput of late binding with 12 calls in flight a backend: everything
+    The deep-backlog throughput of late binding with at most `max_in_flight` calls a backend (12
+    is what long prompts bear; None lets the KV budget alone decide, for short ones): everything
     arrives at once, the oldest workflow goes first, and completions are counted between the
     first and the last 15 %.
     """
-    capped = tuple(replace(backend, max_in_flight=12) for backend in backends)
+    capped = tuple(replace(backend, max_in_flight=max_in_flight) for backend in backends)
     cell = Cell(
         workload=workload,
         backends=capped,

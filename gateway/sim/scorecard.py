@@ -6,6 +6,7 @@ from math import ceil, inf
 from random import Random
 
 from gateway.sim.simulator import Run, WorkflowResult
+from gateway.sim.trace import SINGLE
 
 WARM_SHARE = 0.15
 """Left out at either end: latency is taken on the middle 70 %, while load lasts."""
@@ -24,6 +25,8 @@ class Scorecard:
     ttlt_s_p95: float
     mean_queue_s: float
     preemptions_per_call: float
+    on_time: float
+    """Share of the measured workflows that met their own deadline; one without always does."""
     failed_workflows: int
     calls: int
 
@@ -50,9 +53,16 @@ def percentile(ascending: Sequence[float], share: float) -> float:
     return ascending[max(ceil(share * len(ascending)) - 1, 0)]
 
 
-def score(run: Run, warm_share: float = WARM_SHARE) -> Scorecard:
-    """Return the scorecard of a run; the first and last `warm_share` of workflows only load it."""
-    results = run.workflows
+def score(run: Run, warm_share: float = WARM_SHARE, *, singles: bool | None = None) -> Scorecard:
+    """Return the scorecard of a run; the first and last `warm_share` of workflows only load it.
+
+    Of mixed traffic, `singles` chooses the independent calls (True) or the workflows (False).
+    """
+    results = [
+        result
+        for result in run.workflows
+        if singles is None or (result.arrival.workflow.name == SINGLE) is singles
+    ]
     first = int(len(results) * warm_share)
     measured = results[first : len(results) - first] or results
     last_arrival_at = max((result.arrival.at for result in results), default=0.0)
@@ -68,6 +78,7 @@ def score(run: Run, warm_share: float = WARM_SHARE) -> Scorecard:
         ttlt_s_p95=percentile(ttlt, 0.95),
         mean_queue_s=sum(waits) / len(waits) if waits else 0.0,
         preemptions_per_call=run.preemptions / max(len(run.settled), 1),
+        on_time=sum(1 for result in measured if _is_on_time(result)) / max(len(measured), 1),
         failed_workflows=sum(1 for result in results if result.ended_at is None),
         calls=len(run.settled),
     )
@@ -85,6 +96,11 @@ def bootstrap_ratio(
     means = sorted(sum(rng.choice(ratios) for _ in ratios) / len(ratios) for _ in range(draws))
     mean = sum(ratios) / len(ratios)
     return mean, percentile(means, 0.025), percentile(means, 0.975)
+
+
+def _is_on_time(result: WorkflowResult) -> bool:
+    deadline_s = result.arrival.deadline_s
+    return result.latency_s is not None and (deadline_s is None or result.latency_s <= deadline_s)
 
 
 def _latency_s(result: WorkflowResult) -> float:

@@ -65,6 +65,7 @@ class TraceWorkflow:
 
 SINGLE = "single"
 """The name of a workflow that is one independent call: it has no workflow id on the wire."""
+SINGLE_STAGE = "call"
 TEXT2SQL = "text2sql"
 TEXT2SQL_TEMPLATE_TOKENS: Mapping[str, int] = {
     "Information Retriever": 213,
@@ -208,7 +209,7 @@ def _from_csv(path: Path, text: str) -> list[TraceWorkflow]:
             # Seven fractional digits are written; Python reads six.
             at = datetime.fromisoformat(row["TIMESTAMP"][:26])
             call = TraceCall(
-                stage="call",
+                stage=SINGLE_STAGE,
                 prompt_tokens=max(int(row["ContextTokens"]), 1),
                 output_tokens=max(int(row["GeneratedTokens"]), 1),
             )

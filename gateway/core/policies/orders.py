@@ -72,16 +72,25 @@ class Urgency:
         return call.ready_at + budget_s - call.backlog_s
 
 
+WORKFLOW_SCALE = 3.0
+"""A workflow without a deadline is due this many times its predicted unloaded length."""
+
+
 @dataclass(frozen=True, slots=True)
 class VirtualDeadline:
     """The default's order: deadlines where there are any, made-up ones where there are none.
 
     A workflow's calls go by its deadline. A call without one is due `kappa` times its Gittins
-    index after its arrival: short-looking calls first, and none waits for ever, since the key of
-    what comes later keeps growing. All keys are instants, so all traffic shares one scale.
+    index after its arrival: what looks cheap goes first, and none waits for ever, since the key
+    of what comes later keeps growing. All keys are instants, so all traffic shares one scale.
+
+    The index is over *engine seconds*, the time a call takes away from others: its prefill, which
+    has the engine to itself, and its share of the KV cache times its decoding,
+    (O^2 / 2 + I O) x step / capacity. On a full engine that cost, SageSched's, is what there is
+    to save; plain seconds of service order worse (docs/policies.md has the figures).
     """
 
-    kappa: float = 20.0
+    kappa: float = 200.0
 
     def __post_init__(self) -> None:
         if self.kappa < 0:
@@ -92,9 +101,12 @@ class VirtualDeadline:
         if call.deadline_at is not None:
             return call.deadline_at
         if call.run is not None:
-            return call.run.opened_at + self.kappa * call.total_s
-        prefill_s, step_s = call.reference_prefill_s, call.reference_step_s
-        index_s = gittins_index(
-            call.request.output, lambda output_tokens: prefill_s + step_s * output_tokens
-        )
-        return call.arrived_at + self.kappa * index_s
+            return call.run.opened_at + WORKFLOW_SCALE * call.total_s
+        prompt_tokens = call.request.prompt_tokens
+        prefill_s = call.reference_prefill_s
+        share_s = call.reference_step_s / call.reference_kv_tokens
+
+        def engine_s(output_tokens: float) -> float:
+            return prefill_s + share_s * output_tokens * (output_tokens / 2 + prompt_tokens)
+
+        return call.arrived_at + self.kappa * gittins_index(call.request.output, engine_s)
