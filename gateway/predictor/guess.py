@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gateway.predictor.query import Vector
 
-KERNEL_WIDTH = 0.5
+KERNEL_WIDTH = 0.35
 """On 1 - cosine."""
 RIDGE = 1.0
 MIN_SAMPLES = 96

@@ -19,7 +19,7 @@ from gateway.predictor.vectors import Vectors
 
 NEIGHBOURS = 128
 SIMILARITY_WIDTH = 0.1
-GUIDED_SIMILARITY_WIDTH = 0.2
+GUIDED_SIMILARITY_WIDTH = 0.15
 """Wider where the guess is there to tell the neighbours apart."""
 GUESS_WIDTH = 0.25
 GUESS_SHIFT = 0.5
@@ -165,7 +165,7 @@ class Similar:
         if known.is_fitting or history.added < known.fit_at:
             return None
         latest = history.latest(guess.MAX_SAMPLES)
-        known.fit_at = history.added + max(16, len(latest.rows) // 4)
+        known.fit_at = history.added + max(16, len(latest.rows) // 8)
         if (~latest.is_cut).sum() < guess.MIN_SAMPLES * 3 // 4:
             return None
         known.is_fitting = True
