@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import aiohttp
 import uvicorn
+from yarl import URL
 
 from gateway.app import Gateway
 from gateway.config import Settings
@@ -56,8 +57,8 @@ class Reply:
         datas = []
         for block in blocks:
             lines = [line for line in block.split(b"\n") if line.startswith(b"data:")]
-            assert len(lines) == 1, block
-            datas.append(lines[0][5:].strip())
+            assert len(lines) == 1 or block.startswith(b":"), block
+            datas += [line[5:].strip() for line in lines]
         return datas
 
 
@@ -93,8 +94,9 @@ class Running:
     ) -> Reply:
         """Send a request; return everything that comes back."""
         given = {"content-type": "application/json", **(headers or {})}
+        url = URL(self.url + path, encoded=True)
         async with self.session.request(
-            method, self.url + path, data=data, headers=given, allow_redirects=False
+            method, url, data=data, headers=given, allow_redirects=False
         ) as response:
             body = await response.read()
             return Reply(response.status, response.headers, body, response.raw_headers)

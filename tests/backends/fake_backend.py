@@ -51,13 +51,15 @@ class Gone(Exception):
     """The gateway closed the connection."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Exchange:
     """One API call under way, with what a script can do to it."""
 
     seen: Seen
     writer: asyncio.StreamWriter
     gone: asyncio.Event = field(default_factory=asyncio.Event)
+    is_over: bool = False
+    """The last byte of the answer is on its way: the engine has nothing more to do."""
 
     async def send(self, data: bytes) -> None:
         """Send these bytes, by themselves."""
@@ -85,6 +87,7 @@ class Exchange:
         headers: Sequence[str] = (),
     ) -> None:
         """Send a whole answer."""
+        self.is_over = True
         lines = [f"HTTP/1.1 {status}", f"content-type: {content_type}", *headers]
         head = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""])
         await self.send(head.encode("latin-1") + body)
@@ -100,16 +103,19 @@ class Exchange:
 
     async def end_stream(self) -> None:
         """Send the last chunk."""
+        self.is_over = True
         await self.send(b"0\r\n\r\n")
 
     def reset(self) -> None:
         """End the connection with a RST."""
+        self.is_over = True
         sock = self.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
     def close(self) -> None:
         """End the connection with a FIN."""
+        self.is_over = True
         self.writer.close()
 
 
@@ -123,8 +129,9 @@ class FakeBackend:
         self.script = script
         self.calls: list[Seen] = []
         self.probes: list[Seen] = []
-        self.running = 0
         self.peak = 0
+        """The most calls that were under way at once."""
+        self._exchanges: list[Exchange] = []
         self.port = 0
         self.is_healthy = True
         self.required_key: str | None = None
@@ -137,8 +144,8 @@ class FakeBackend:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def open_connections(self) -> int:
-        return len(self._writers)
+    def running(self) -> int:
+        return sum(not exchange.is_over for exchange in self._exchanges)
 
     async def start(self) -> None:
         """Listen; after a stop, on the same port again."""
@@ -187,7 +194,7 @@ class FakeBackend:
 
     async def _play(self, exchange: Exchange, reader: asyncio.StreamReader) -> bytes:
         """Follow the script; return what came of the next call meanwhile."""
-        self.running += 1
+        self._exchanges.append(exchange)
         self.peak = max(self.peak, self.running)
         watching = asyncio.ensure_future(self._watch(exchange, reader))
         try:
@@ -195,7 +202,7 @@ class FakeBackend:
         finally:
             watching.cancel()
             await asyncio.wait([watching])
-            self.running -= 1
+            self._exchanges.remove(exchange)
         return b"" if watching.cancelled() else watching.result()
 
     @staticmethod
@@ -207,6 +214,7 @@ class FakeBackend:
             data = b""
         if not data:
             exchange.seen.gone_at = asyncio.get_running_loop().time()
+            exchange.is_over = True
             exchange.gone.set()
         return data
 

@@ -6,14 +6,35 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.backends.base import BackendError, Call, ConnectionBroken, Listener, Usage
+from gateway.backends.base import (
+    BackendError,
+    Call,
+    ConnectFailed,
+    ConnectionBroken,
+    Listener,
+    Usage,
+)
 from gateway.core.admission import QueueLimits
 from gateway.core.commands import Command, Settle, Start
-from gateway.core.events import Event, FirstToken, Progressed, TimePassed, WorkflowCancelled
+from gateway.core.events import (
+    BackendChanged,
+    Event,
+    FirstToken,
+    Progressed,
+    TimePassed,
+    WorkflowCancelled,
+)
 from gateway.core.outcomes import FailureKind, Outcome, RejectReason
 from gateway.core.policies import policy_from_name
 from gateway.core.scheduler import Scheduler
-from gateway.core.types import ANONYMOUS, BackendId, InferenceRequest, WorkflowKey, WorkflowRef
+from gateway.core.types import (
+    ANONYMOUS,
+    BackendId,
+    BackendState,
+    InferenceRequest,
+    WorkflowKey,
+    WorkflowRef,
+)
 from gateway.runtime.driver import Driver, Refused
 from tests.builders import a_backend, a_request
 from tests.virtual_time import VirtualClock, run_in_virtual_time, sleep_until
@@ -206,6 +227,20 @@ def test_when_every_attempt_fails_the_client_is_told_the_last_failure() -> None:
     assert sorted(backend.attempts for backend in backends) == [[1], [2], [3]]
     assert bench.outcomes() == {"r": Outcome.FAILED}
     assert bench.is_quiet()
+
+
+def test_a_failed_call_does_not_wait_for_a_fleet_that_is_down() -> None:
+    bench = Bench(ScriptedBackend([Script(fails_open=ConnectFailed())]))
+    gone_down = BackendChanged(a_backend("a"), BackendState.DOWN)
+
+    async def main() -> float:
+        asyncio.get_running_loop().call_soon(bench.driver.feed, gone_down)
+        with pytest.raises(ConnectFailed):
+            await bench.ask(a_request("r"))
+        return asyncio.get_running_loop().time()
+
+    assert run_in_virtual_time(main()) == 0.0
+    assert bench.outcomes() == {"r": Outcome.FAILED}
 
 
 @pytest.mark.parametrize(
