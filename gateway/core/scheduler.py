@@ -282,7 +282,9 @@ class Scheduler:
             return
         call.tokens_seen = event.output_tokens
         invalid = event.kind is FailureKind.INVALID_REQUEST
-        if event.retryable and not invalid and call.attempts < self._max_attempts:
+        may_retry = event.retryable and not invalid and call.attempts < self._max_attempts
+        # With no backend up it could only wait for its timeout; a new call would be refused too.
+        if may_retry and self.fleet.open_for(call):
             self._retry(call, now, out)
             return
         outcome = Outcome.INVALID if invalid else Outcome.FAILED
