@@ -15,11 +15,10 @@ from gateway.emulator.dialects import DIALECTS
 from gateway.emulator.options import EngineOptions
 from gateway.emulator.server import EmulatorServer, serving
 
-DESCRIPTION = """
+DESCRIPTION = """\
 Serve engines that are not there: vLLM's API, with the timing of a modelled GPU. Answers are words
 from a list. Time is scaled: at --speed 20 everything takes a twentieth of its time on the wall;
-x-emulator-speed in each answer says so, and seconds in /metrics are the engine's own, unscaled.
-"""
+x-emulator-speed in each answer says so, and seconds in /metrics are the engine's own, unscaled."""
 DEFAULT_GPU = "A100-80G"
 DEFAULT_MODEL = "m1"
 DEFAULT_PORT = 8001
@@ -31,6 +30,7 @@ class UsageError(Exception):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `hexsage emulate`."""
+    parser.description = DESCRIPTION
     add = parser.add_argument
     add(
         "--engine",
@@ -44,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--kind", choices=sorted(DIALECTS), default="vllm")
     add("--name", help="what the start-up line calls it (default: the GPU)")
     add("--gpu", default=DEFAULT_GPU, help="built-in profile (default: %(default)s)")
+    add(
+        "--model-size-b", type=float, help="billions of parameters: a profile by data sheet instead"
+    )
+    add("--weight-bits", type=int, help="with --model-size-b (default: 16)")
+    add("--gpus", type=int, default=1, help="with --model-size-b: GPUs of the engine (default: 1)")
     add(
         "--model",
         action="append",
@@ -141,7 +146,7 @@ def _options(args: argparse.Namespace) -> EngineOptions:
 
 def _profile(args: argparse.Namespace) -> GpuProfile:
     try:
-        profile = built_in(args.gpu)
+        profile = built_in(args.gpu, args.model_size_b, args.weight_bits, args.gpus)
     except KeyError as error:
         raise UsageError(error.args[0]) from None
     changes = {

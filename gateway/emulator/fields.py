@@ -54,6 +54,8 @@ def _malformed(body: bytes) -> Refusal:
         position, why = error.pos, error.msg
     except UnicodeDecodeError as error:
         position, why = error.start, "Invalid UTF-8"
+    except RecursionError:
+        why = "Too deeply nested"
     return refusal(
         400,
         f"1 validation error:\n  {{'type': 'json_invalid', 'loc': 'body.{position}', 'msg': 'JSON"

@@ -30,6 +30,7 @@ from gateway.emulator.prompts import (
 COMPLETION_MAX_TOKENS = 16
 """What /v1/completions generates at most when the client does not say."""
 MAX_LOGPROBS = 20
+MAX_CHOICES = 16_384
 
 
 def read_chat(
@@ -142,6 +143,8 @@ def _check_sampling(fields: Body) -> None:
     n = optional_int(fields, "n")
     if n is not None and n < 1:
         raise _bad(f"n must be at least 1, got {n}.")
+    if n is not None and n > MAX_CHOICES:
+        raise _bad(f"n must be at most {MAX_CHOICES}, got {n}.")
     if fields.get("stream_options") and not fields.get("stream"):
         raise _bad("Stream options can only be defined when `stream=True`.", "stream_options")
     logprobs = fields.get("top_logprobs") or 0
@@ -271,7 +274,7 @@ def _ask(
     for prompt in prompts:
         for number in range(optional_int(fields, "n") or 1):
             length = told or natural_output_tokens(prompt, number, options.seed)
-            length = limit if fields.get("ignore_eos") else max(length, shortest)
+            length = limit if fields.get("ignore_eos") else max(length, shortest, 1)
             choices.append(
                 Choice(
                     index=len(choices),

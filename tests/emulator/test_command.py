@@ -2,19 +2,19 @@
 
 import argparse
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
 
 import pytest
 
-from gateway.emulator.command import DESCRIPTION, UsageError, add_arguments, read_engines, run
-from gateway.emulator.options import EngineOptions
+from gateway.emulator.command import UsageError, add_arguments, read_engines, run
 
 
 def parse(*words: str) -> argparse.Namespace:
     """Return the parsed command line."""
-    parser = argparse.ArgumentParser(description=DESCRIPTION)
+    parser = argparse.ArgumentParser()
     add_arguments(parser)
     return parser.parse_args(words)
 
@@ -63,10 +63,17 @@ def test_the_context_is_no_longer_than_the_cache() -> None:
     assert (small.context_tokens, large.context_tokens) == (34_624, 131_072)
 
 
+def test_a_model_of_any_size_is_computed_from_the_data_sheet() -> None:
+    [engine] = read_engines(parse("--gpu", "H200", "--model-size-b", "70", "--gpus", "2"))
+
+    assert engine.profile.name == "2xH200-141G"
+
+
 @pytest.mark.parametrize(
     ("words", "mistake"),
     [
         (["--gpu", "Voodoo2"], "no built-in profile for GPU 'Voodoo2'"),
+        (["--gpu", "L4", "--model-size-b", "70"], "do not fit"),
         (["--speed", "0"], "speed must be > 0"),
         (["--kv-tokens", "0"], "kv_tokens must be > 0"),
         (["--kv-tokens", "1000", "--max-model-len", "2000"], "does not fit a KV cache"),
@@ -84,13 +91,6 @@ def test_a_mistake_is_named(words: list[str], mistake: str) -> None:
 def test_a_mistake_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(parse("--gpu", "Voodoo2")) == 2
     assert "Voodoo2" in capsys.readouterr().err
-
-
-def test_options_refuse_an_engine_without_a_model() -> None:
-    [engine] = read_engines(parse())
-
-    with pytest.raises(ValueError, match="model name"):
-        EngineOptions(name="x", profile=engine.profile, models=())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -119,8 +119,6 @@ def test_it_serves_until_it_is_told_to_stop(number: int) -> None:
 
 
 def test_a_taken_port_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert run(parse("--port", str(taken.getsockname()[1]))) == 2
 

@@ -99,6 +99,7 @@ def error_of(refused: Refusal) -> dict[str, Any]:
             "output tokens. (parameter=max_tokens, value=100000)",
         ),
         (a_chat(n=0), 400, "BadRequestError", None, "n must be at least 1, got 0."),
+        (a_chat(n=10**9), 400, "BadRequestError", None, "n must be at most 16384, got 1000000000."),
         (
             a_chat(logprobs=True, top_logprobs=50),
             *(400, "BadRequestError", "logprobs"),
@@ -206,6 +207,7 @@ def test_what_vllm_lets_pass_passes(odd: dict[str, Any]) -> None:
             id="the newer name wins",
         ),
         pytest.param({"vllm_xargs": {"out_len": 3}, "min_tokens": 8}, 8, "stop", id="min_tokens"),
+        pytest.param({"vllm_xargs": {"out_len": -3}}, 1, "stop", id="at least one token"),
         pytest.param({"ignore_eos": True, "max_tokens": 50}, 50, "length", id="ignore_eos"),
         pytest.param({"vllm_xargs": {"out_len": 9999}}, 4090, "length", id="the context ends it"),
     ],
