@@ -1,9 +1,10 @@
 """The engines under test, started once for all tests, and the gateway in front of them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import pytest
 
@@ -55,35 +56,53 @@ class Site(NamedTuple):
     gateway: Running
 
 
-def configuration(urls: dict[str, str]) -> dict[str, object]:
-    """Return what `hexsage serve` is given for the fleet, its engines at these URLs."""
-    kinds: dict[str, dict[str, object]] = {
-        "cpu": {"priority_scheduling": True, "api_key_env": "ENGINE_KEY", "max_in_flight": 2},
-        "paced-a": {"priority_scheduling": True, "gpu": "L4"},
-        "paced-b": {"priority_scheduling": True, "gpu": "L4"},
-        "llama": {"kind": "openai", "max_in_flight": 2},
-    }
+KINDS: dict[str, dict[str, object]] = {
+    "cpu": {"priority_scheduling": True, "api_key_env": "ENGINE_KEY", "max_in_flight": 2},
+    "paced-a": {"priority_scheduling": True, "gpu": "L4"},
+    "paced-b": {"priority_scheduling": True, "gpu": "L4"},
+    "llama": {"kind": "openai", "max_in_flight": 2},
+}
+
+
+def configuration(urls: Mapping[str, str], **more: object) -> dict[str, object]:
+    """Return what `hexsage serve` is given for engines at these URLs."""
     return {
-        "backends": [{"name": name, "url": url, **kinds[name]} for name, url in urls.items()],
+        "backends": [
+            {"name": name, "url": url, **KINDS[name], **more} for name, url in urls.items()
+        ],
         "health": {"interval_s": 0.5, "timeout_s": 1.0},
         "timeouts": {"connect_s": 1, "first_token_s": 20, "inter_token_s": 3, "total_s": 120},
     }
 
 
+class GatewayAt(Protocol):
+    """Starts `hexsage serve` in front of engines, by name and URL."""
+
+    def __call__(self, urls: Mapping[str, str], **more: object) -> Running:
+        """`more` goes into the entry of every backend."""
+
+
 @pytest.fixture(scope="session")
-def gateway(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def gateway_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayAt]:
+    """A way to start gateways; all of them end with the tests."""
+    with ExitStack() as stack:
+
+        def start(urls: Mapping[str, str], **more: object) -> Running:
+            folder = tmp_path_factory.mktemp("gateway")
+            config = folder / "backends.yaml"
+            config.write_text(json.dumps(configuration(urls, **more)))  # JSON is YAML
+            gateway = Running(fleets.gateway(config, {"ENGINE_KEY": KEY}), folder)
+            stack.callback(gateway.end)
+            gateway.wait_until_serving("/readyz", 60.0)
+            return gateway
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def gateway(fleet: Fleet, gateway_at: GatewayAt) -> Running:
     """`hexsage serve` in front of all engines."""
-    folder = tmp_path_factory.mktemp("gateway")
-    config = folder / "backends.yaml"
-    names = ("cpu", "paced-a", "paced-b", "llama")
-    # JSON is YAML.
-    config.write_text(json.dumps(configuration({name: fleet[name].url for name in names})))
-    gateway = Running(fleets.gateway(config, {"ENGINE_KEY": KEY}), folder)
-    try:
-        gateway.wait_until_serving("/readyz", 30.0)
-        yield gateway
-    finally:
-        gateway.end()
+    return gateway_at({name: fleet[name].url for name in KINDS})
 
 
 @pytest.fixture

@@ -1,21 +1,34 @@
 """What the tests read of answers, and how they ask: plain HTTP, nothing of the gateway's own."""
 
+import json
 import re
+import select
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
-
-import httpx
+from http.client import HTTPConnection, HTTPResponse
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
+
+
+class Headers(Protocol):
+    """Headers by name, whatever its case."""
+
+    def get(self, name: str, default: str, /) -> str:
+        """Return a header, or the default."""
+
+    def __getitem__(self, name: str, /) -> str: ...
+
+    def __contains__(self, name: str, /) -> bool: ...
 
 
 class Answer(NamedTuple):
     """One whole HTTP answer."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Headers
     body: bytes
 
     @property
@@ -25,11 +38,8 @@ class Answer(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """The body, parsed; None: it is no JSON."""
-        try:
-            return httpx.Response(200, content=self.body).json()
-        except ValueError:
-            return None
+        """The body, parsed."""
+        return json.loads(self.body)
 
     @property
     def events(self) -> list[str]:
@@ -39,7 +49,7 @@ class Answer(NamedTuple):
     @property
     def frames(self) -> list[Any]:
         """The events that hold JSON, parsed."""
-        return [parsed(event) for event in self.events if event != "[DONE]"]
+        return [json.loads(event) for event in self.events if event != "[DONE]"]
 
     @property
     def text(self) -> str:
@@ -54,11 +64,6 @@ class Answer(NamedTuple):
             if error:
                 return int(error.get("code") or 500)
         return self.status
-
-
-def parsed(text: str) -> Any:
-    """Return the JSON value."""
-    return httpx.Response(200, text=text).json()
 
 
 def said(frame: Mapping[str, Any]) -> str:
@@ -80,16 +85,9 @@ def ask(
     timeout_s: float = 60.0,
 ) -> Answer:
     """Send one request on a connection of its own and read the answer to its end."""
-    content = body if isinstance(body, bytes) else None
-    with httpx.Client(timeout=timeout_s) as client:
-        response = client.request(
-            method,
-            url + path,
-            content=content,
-            json=body if content is None and body is not None else None,
-            headers={"content-type": "application/json", **(headers or {})},
-        )
-        return Answer(response.status_code, response.headers, response.content)
+    connection = Connection(url, path, body, headers, method=method, timeout_s=timeout_s)
+    with connection:
+        return connection.read_to_end()
 
 
 def chat(model: str, text: str = "Say something.", **more: object) -> dict[str, object]:
@@ -100,7 +98,7 @@ def chat(model: str, text: str = "Say something.", **more: object) -> dict[str, 
 def metric(url: str, name: str, **labels: str) -> float:
     """Return a metric of an engine or the gateway, summed over all series with these labels."""
     total = 0.0
-    for line in httpx.get(url + "/metrics", timeout=10.0).text.splitlines():
+    for line in ask(url, "/metrics", method="GET").body.decode().splitlines():
         found = re.fullmatch(r"([^\s{]+)(?:\{(.*)\})? (\S+)", line)
         if found and found[1] == name:
             has = dict(re.findall(r'(\w+)="([^"]*)"', found[2] or ""))
@@ -119,3 +117,62 @@ def eventually(is_so: Callable[[], bool], within_s: float) -> float:
             return waited_s
         assert waited_s < within_s, f"not so after {waited_s:.1f} s"
         time.sleep(0.01)
+
+
+class Connection:
+    """One request on a connection of its own, that can be read bit by bit, or dropped."""
+
+    def __init__(
+        self,
+        url: str,
+        path: str,
+        body: object,
+        headers: Mapping[str, str] | None = None,
+        *,
+        method: str = "POST",
+        timeout_s: float = 60.0,
+    ) -> None:
+        address = urlsplit(url)
+        self._http = HTTPConnection(address.hostname or "", address.port, timeout=timeout_s)
+        content = body if body is None or isinstance(body, bytes) else json.dumps(body)
+        headers = {"content-type": "application/json", **(headers or {})}
+        self._http.request(method, path, content, headers)
+        self._response: HTTPResponse | None = None
+        self._received = b""
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.drop()
+
+    @property
+    def has_answer(self) -> bool:
+        """Something has come that is not read yet, or the other side has closed."""
+        readable, _, _ = select.select([self._http.sock], [], [], 0)
+        return bool(readable)
+
+    def read_until(self, text: bytes) -> None:
+        """Read on until `text` has come in the body."""
+        response = self._begun()
+        while text not in self._received:
+            piece = response.read1(65536)
+            assert piece, f"{text!r} did not come: {self._received[-1000:]!r}"
+            self._received += piece
+
+    def read_to_end(self) -> Answer:
+        """Read the rest of the answer; return all of it."""
+        response = self._begun()
+        self._received += response.read()
+        return Answer(response.status, response.headers, self._received)
+
+    def drop(self) -> None:
+        """Leave."""
+        if self._response is not None:
+            self._response.close()
+        self._http.close()
+
+    def _begun(self) -> HTTPResponse:
+        if self._response is None:
+            self._response = self._http.getresponse()
+        return self._response
