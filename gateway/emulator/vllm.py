@@ -138,20 +138,20 @@ class VllmDialect:
     def answer(self, ask: Ask, progress: Sequence[Progress]) -> bytes:
         """Return the whole answer."""
         write = _chat_choice if ask.is_chat else _completion_choice
-        return orjson.dumps(
-            {
-                "id": ask.id,
-                "object": "chat.completion" if ask.is_chat else "text_completion",
-                "created": ask.created,
-                "model": ask.model,
-                "choices": [write(ask, number, done) for number, done in enumerate(progress)],
-                "service_tier": None,
-                "system_fingerprint": f"vllm-{VERSION}-emulated",
-                "usage": _usage(ask, progress),
-                "prompt_logprobs": None,
-                "kv_transfer_params": None,
-            }
-        )
+        answer: dict[str, object] = {
+            "id": ask.id,
+            "object": "chat.completion" if ask.is_chat else "text_completion",
+            "created": ask.created,
+            "model": ask.model,
+            "choices": [write(ask, number, done) for number, done in enumerate(progress)],
+            "service_tier": None,
+            "system_fingerprint": f"vllm-{VERSION}-emulated",
+            "usage": _usage(ask, progress),
+        }
+        if ask.is_chat:
+            answer |= {"prompt_logprobs": None, "prompt_token_ids": None, "prompt_text": None}
+        answer |= {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
+        return orjson.dumps(answer)
 
     def frames(self, ask: Ask, progress: Sequence[Progress]) -> bytes:
         """Return the events for what has come since the last time; now it is told."""
@@ -197,7 +197,12 @@ def _usage(ask: Ask, progress: Sequence[Progress]) -> dict[str, object]:
         "prompt_tokens": ask.prompt_tokens,
         "total_tokens": ask.prompt_tokens + completion_tokens,
         "completion_tokens": completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": progress[0].cached_tokens},
+        "prompt_tokens_details": {
+            "cached_tokens": progress[0].cached_tokens,
+            "created_cache_tokens": 0 if ask.is_chat else None,
+            "multimodal_tokens": None,
+        },
+        "completion_tokens_details": None,
     }
 
 
@@ -246,6 +251,7 @@ def _chat_choice(ask: Ask, number: int, now: Progress) -> dict[str, object]:
         "finish_reason": _finish(ask, now),
         "stop_reason": None,
         "token_ids": None,
+        "routed_experts": None,
     }
 
 
@@ -259,6 +265,7 @@ def _completion_choice(ask: Ask, number: int, now: Progress) -> dict[str, object
         "token_ids": None,
         "prompt_logprobs": None,
         "prompt_token_ids": None,
+        "routed_experts": None,
     }
 
 

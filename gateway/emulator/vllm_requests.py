@@ -31,6 +31,8 @@ COMPLETION_MAX_TOKENS = 16
 """What /v1/completions generates at most when the client does not say."""
 MAX_LOGPROBS = 20
 MAX_CHOICES = 16_384
+VOCABULARY = 128_256
+"""Llama 3's."""
 
 
 def read_chat(
@@ -231,6 +233,9 @@ def _prompts(prompt: object) -> tuple[Prompt, ...]:
     if not isinstance(prompt, list):
         raise invalid("string_type", "prompt", "Input should be a valid string", prompt)
     if all(isinstance(part, int) for part in prompt):
+        highest = max(prompt)
+        if highest >= VOCABULARY:
+            raise _bad(f"Token id {highest} is out of vocabulary")
         return (read_token_ids(prompt),)
     return tuple(single for part in prompt for single in _prompts(part))
 

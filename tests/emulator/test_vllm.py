@@ -69,6 +69,7 @@ def test_a_whole_chat_answer() -> None:
                 "finish_reason": "stop",
                 "stop_reason": None,
                 "token_ids": None,
+                "routed_experts": None,
             }
         ],
         "service_tier": None,
@@ -77,10 +78,19 @@ def test_a_whole_chat_answer() -> None:
             "prompt_tokens": 6,
             "total_tokens": 9,
             "completion_tokens": 3,
-            "prompt_tokens_details": {"cached_tokens": 2},
+            "prompt_tokens_details": {
+                "cached_tokens": 2,
+                "created_cache_tokens": 0,
+                "multimodal_tokens": None,
+            },
+            "completion_tokens_details": None,
         },
         "prompt_logprobs": None,
+        "prompt_token_ids": None,
+        "prompt_text": None,
         "kv_transfer_params": None,
+        "ec_transfer_params": None,
+        "metrics": None,
     }
 
 

@@ -240,6 +240,13 @@ def test_several_prompts_have_their_choices_in_order() -> None:
     assert ask.max_tokens == 16
 
 
+def test_a_token_id_beyond_the_vocabulary_is_refused() -> None:
+    with pytest.raises(Refusal) as refused:
+        completion({"prompt": [99999999]})
+
+    assert error_of(refused.value)["message"] == "Token id 99999999 is out of vocabulary"
+
+
 def test_token_ids_are_a_prompt() -> None:
     assert completion({"prompt": [5, 6, 7]}).prompt_tokens == 3
     assert completion({"prompt": [[5, 6, 7], [8]]}).prompt_tokens == 4
