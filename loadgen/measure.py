@@ -1,6 +1,7 @@
 """One measurement from options to files: plans, runs, and the report in a folder."""
 
 import asyncio
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -193,7 +194,10 @@ def _settings(options: Options, model: str) -> dict[str, object]:
             f"hexsage {gateway.__version__}, aiohttp {aiohttp.__version__}, "
             f"Python {platform.python_version()}"
         ),
-        "machine": f"{platform.system()} {platform.machine()}",
+        "machine": (
+            f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
+            f"load average {os.getloadavg()[0]:.1f} at the end"
+        ),
     }
 
 

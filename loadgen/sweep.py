@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import orjson
 
 from loadgen.plan import Plan
 from loadgen.records import Run, WorkflowRecord
@@ -163,9 +164,18 @@ async def _ask(
         ) as response:
             text = await response.text()
             if response.status >= 400:
-                raise TargetError(f"{method} {url} was answered {response.status}: {text[:300]}")
+                raise TargetError(f"{method} {url} was answered {response.status}: {_words(text)}")
             return await response.json(content_type=None)
     except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
         raise TargetError(f"{method} {url} failed: {error or type(error).__name__}") from error
     except ValueError as error:
         raise TargetError(f"{method} {url} was not answered with JSON: {error}") from error
+
+
+def _words(text: str) -> str:
+    """Return the message of an OpenAI-like error body, or the beginning of whatever it is."""
+    try:
+        message = orjson.loads(text)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = text
+    return str(message)[:500]
