@@ -18,7 +18,7 @@ class Faults:
     drop_rate: float = 0.0
     """Share of requests whose connection is cut after the first token (or instead of an answer)."""
     refuse: bool = False
-    """New connections are closed at once."""
+    """Connections are cut as soon as a request comes in, other than one for more orders."""
     crash: bool = False
     """Lose all that is running, once; say so to their clients as vLLM does."""
 

@@ -2,12 +2,11 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from random import Random
-from typing import cast
 
 import orjson
 import uvicorn
@@ -51,6 +50,9 @@ class EngineServer:
             body = await _body(receive)
             if path == FAULTS_PATH and self.options.allow_faults:
                 reply = self._change_faults(method, body)
+            elif self.faults.refuse:
+                await _cut(scope, receive)
+                return
             elif method == "POST" and path in self._dialect.generates:
                 await self._generate(scope, headers, body, receive, send)
                 return
@@ -98,14 +100,16 @@ class EngineServer:
         if generation is None:
             await self._refuse(send, headers, ask, self._dialect.busy())
             return
-        cut = scope["state"][_ABORT] if self._strikes(self.faults.drop_rate) else None
+        is_cut = self._strikes(self.faults.drop_rate)
         watcher = asyncio.ensure_future(self._watch(receive, generation))
         self._serving += 1
         try:
             if ask.is_stream:
-                await self._stream(send, headers, generation, cut)
+                await self._stream(send, headers, generation, is_cut)
             else:
-                await self._answer(send, headers, generation, cut)
+                await self._answer(send, headers, generation, is_cut)
+            if is_cut:
+                await _cut(scope, receive)
         finally:
             self._serving -= 1
             watcher.cancel()
@@ -118,31 +122,20 @@ class EngineServer:
         self.engine.abandon(generation)
 
     async def _answer(
-        self,
-        send: Send,
-        headers: Headers,
-        generation: Generation,
-        cut: Callable[[], None] | None,
+        self, send: Send, headers: Headers, generation: Generation, is_cut: bool
     ) -> None:
-        ask = generation.ask
         try:
             await generation.news()
             while generation.open:
                 await generation.news()
         except EngineDied:
             raise Refusal(self._dialect.dead()) from None
-        if cut is not None:
-            cut()
-            return
-        reply = Reply(200, self._dialect.answer(ask, generation.progress))
-        await self._reply(send, headers, reply)
+        if not is_cut:
+            reply = Reply(200, self._dialect.answer(generation.ask, generation.progress))
+            await self._reply(send, headers, reply)
 
     async def _stream(
-        self,
-        send: Send,
-        headers: Headers,
-        generation: Generation,
-        cut: Callable[[], None] | None,
+        self, send: Send, headers: Headers, generation: Generation, is_cut: bool
     ) -> None:
         ask, progress = generation.ask, generation.progress
         await self._start_stream(send, headers)
@@ -154,9 +147,8 @@ class EngineServer:
                 frames = self._dialect.frames(ask, progress)
                 if not is_open:
                     frames += self._dialect.ending(ask, progress)
-                await send(_chunk(frames, more=is_open))
-                if cut is not None:
-                    cut()
+                await send(_chunk(frames, more=is_open or is_cut))
+                if is_cut:
                     return
         except EngineDied:
             await send(_chunk(self._dialect.in_stream(self._dialect.dead()), more=False))
@@ -227,6 +219,13 @@ async def _body(receive: Receive) -> bytes:
             return b"".join(parts)
 
 
+async def _cut(scope: Scope, receive: Receive) -> None:
+    """Cut the connection, and wait until it is."""
+    scope["state"][_ABORT]()
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 def _chunk(body: bytes, *, more: bool) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more}
 
@@ -245,15 +244,7 @@ class EmulatorApp:
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection that can be refused, and that its requests can cut."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's
-        super().connection_made(transport)
-        app = cast(EmulatorApp, self.config.loaded_app)
-        assert self.server is not None
-        assert self.server[1] is not None
-        if app.engines[self.server[1]].faults.refuse:
-            transport.abort()
+    """A connection that its requests can cut."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

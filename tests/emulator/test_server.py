@@ -186,17 +186,31 @@ def test_a_cut_connection_is_a_broken_answer(is_stream: bool) -> None:
     run_until_done(main())
 
 
-def test_a_refusing_engine_takes_no_new_connections() -> None:
+def test_a_refusing_engine_cuts_every_connection_but_takes_orders() -> None:
     async def main() -> None:
-        async with clients() as [old]:
-            await old.post("/emulator/faults", json={"refuse": True})
-            async with httpx.AsyncClient(base_url=old.base_url) as new:
+        async with clients() as [client]:
+            await client.post("/emulator/faults", json={"refuse": True})
+            for path in ("/health", "/v1/models"):
                 with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
-                    await new.get("/health")
-                await old.post("/emulator/faults", json={})
-                assert (await new.get("/health")).status_code == 200
+                    await client.get(path)
+            await client.post("/emulator/faults", json={})
+            assert (await client.get("/health")).status_code == 200
 
     run_until_done(main())
+
+
+def test_cutting_connections_leaves_nothing_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with clients() as [client]:
+            for fault in ("refuse", "drop_rate"):
+                await client.post("/emulator/faults", json={fault: fault == "refuse" or 1})
+                for is_stream in (True, False):
+                    with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
+                        await client.post(CHAT, json=a_chat(stream=is_stream))
+
+    run_until_done(main())
+
+    assert [record for record in caplog.records if record.name.startswith("uvicorn")] == []
 
 
 def test_stopping_the_server_ends_its_streams() -> None:
