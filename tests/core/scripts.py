@@ -32,6 +32,7 @@ from gateway.core.events import (
 from gateway.core.lengths import LengthDistribution
 from gateway.core.outcomes import FailureKind
 from gateway.core.policies import POLICIES, policy_from_name
+from gateway.core.policies.base import Policy
 from gateway.core.scheduler import Scheduler
 from gateway.core.types import (
     Backend,
@@ -106,9 +107,7 @@ FORECASTS = (
     LengthDistribution.from_samples([1, 900]),
 )
 ELIGIBLE = (
-    None,
-    None,
-    None,
+    *(None,) * 9,
     frozenset({BackendId("a")}),
     frozenset({BackendId("b"), BackendId("c")}),
     frozenset({BackendId("nowhere")}),
@@ -116,8 +115,8 @@ ELIGIBLE = (
 
 Move = tuple[str, int, int, int]
 _MOVES = (
-    *("arrive",) * 8,
-    *("finish",) * 5,
+    *("arrive",) * 12,
+    *("finish",) * 4,
     "first_token",
     "progress",
     "fail",
@@ -127,6 +126,7 @@ _MOVES = (
     "state",
     "reshape",
     "remove",
+    "add",
     "add",
     "policy",
     "declare",
@@ -156,14 +156,17 @@ limits = st.builds(
 )
 
 
+def impatient(name: str) -> Policy:
+    """Return a policy whose calls may hardly be passed, so that short scripts see it matter."""
+    return replace(policy_from_name(name), max_passed=2)
+
+
 class Player:
     """Makes the moves of a script on one scheduler, under the eyes of a referee."""
 
     def __init__(self, policy: str, limits: QueueLimits, *, policy_changes: bool = True) -> None:
         workflows = Workflows({"diamond": DIAMOND}, idle_timeout_s=20.0)
-        self.scheduler = Scheduler(
-            FLEET, policy_from_name(policy), limits=limits, workflows=workflows
-        )
+        self.scheduler = Scheduler(FLEET, impatient(policy), limits=limits, workflows=workflows)
         self.referee = Referee(self.scheduler)
         self.now = 100.0
         self.log: list[list[Command]] = []
@@ -212,24 +215,24 @@ class Player:
                 key=WorkflowKey(tenant, f"w{b // 3 % 3}"),
                 name=(None, "diamond", "learned")[b // 9 % 3],
                 stage=(None, "a", "b", "c", "d", "e")[b // 27 % 6],
-                deadline_s=(None, None, 5.0, 0.01)[b // 162 % 4],
-                final=b // 648 % 4 == 0,
+                deadline_s=(None, None, 50.0, 5.0, 0.01)[b // 162 % 5],
+                final=b // 810 % 4 == 0,
             )
         return InferenceRequest(
             id=RequestId(request_id),
-            model=("m1", "m1", "m2", "m2", "m1", "m3")[a // 3 % 6],
-            prompt_tokens=(100, 120, 700, 1_600, 2_600, 9_000)[c % 6],
-            output=FORECASTS[c // 6 % 4],
+            model=(*("m1", "m1", "m2") * 4, "m3")[a // 3 % 13],
+            prompt_tokens=(*(100, 120, 300, 700, 1_000) * 3, 1_600, 2_600, 9_000)[c % 18],
+            output=FORECASTS[c // 18 % 4],
             tenant=tenant,
-            flow=("", "x")[a // 18 % 2],
-            prefix=SEGMENTS[c // 24 % 5],
+            flow=("", "x")[a // 39 % 2],
+            prefix=SEGMENTS[c // 72 % 5],
             workflow=workflow,
-            deadline_at=(None, self.now + 2, self.now - 1)[c // 120 % 3],
-            priority=(0, 0, 0, 1, -1)[a // 36 % 5],
-            eligible=ELIGIBLE[a // 180 % 6],
-            first_seen_at=(None, None, self.now - 4)[a // 1080 % 3],
-            body_bytes=(0, 200)[a // 3240 % 2],
-            reports_first_token=a // 6480 % 2 == 0,
+            deadline_at=(None, self.now + 9, None, self.now - 1)[c // 360 % 4],
+            priority=(0, 0, 0, 1, -1)[a // 78 % 5],
+            eligible=ELIGIBLE[a // 390 % 12],
+            first_seen_at=(None, None, self.now - 4)[a // 4680 % 3],
+            body_bytes=(0, 200)[a // 14040 % 2],
+            reports_first_token=a // 28080 % 2 == 0,
         )
 
     def _finish(self, a: int, b: int, _: int) -> None:
@@ -284,7 +287,8 @@ class Player:
         loads = sorted(self.scheduler.fleet.loads.items())
         if loads:
             backend = loads[a % len(loads)][1].backend
-            self.feed(BackendChanged(backend, list(BackendState)[b % 3]))
+            states = (BackendState.UP, BackendState.UP, BackendState.DRAINING, BackendState.DOWN)
+            self.feed(BackendChanged(backend, states[b % 4]))
 
     def _reshape(self, a: int, b: int, _: int) -> None:
         """A backend's configuration is another from now on."""
@@ -295,7 +299,7 @@ class Player:
         old = load.backend
         new: list[Backend] = [
             replace(old, models=frozenset({"m1"})),
-            replace(old, models=frozenset({"m2"})),
+            replace(old, models=frozenset({"m1", "m2"})),
             replace(old, models=frozenset({"m1", "m2"})),
             replace(old, max_in_flight=b // 7 % 4 + 1),
             replace(old, max_in_flight=None),
@@ -306,7 +310,7 @@ class Player:
 
     def _remove(self, a: int, _: int, __: int) -> None:
         loads = sorted(self.scheduler.fleet.loads)
-        if loads:
+        if len(loads) > 1:
             self.feed(BackendRemoved(loads[a % len(loads)]))
 
     def _add(self, a: int, _: int, __: int) -> None:
@@ -315,7 +319,7 @@ class Player:
     def _policy(self, a: int, _: int, __: int) -> None:
         if self._policy_changes:
             name = MIXED_POLICIES[a % len(MIXED_POLICIES)]
-            self.feed(PolicyChanged(policy_from_name(name)))
+            self.feed(PolicyChanged(impatient(name)))
 
     def _declare(self, a: int, b: int, _: int) -> None:
         spec = (DIAMOND, CHAIN, SHORTER)[b % 3]
