@@ -64,8 +64,8 @@ class EngineModel:
     """One engine's queue, batch and KV cache.
 
     Times are seconds on the caller's clock; a method's `now` must not be earlier than any before.
-    A step begins when time moves past its start, or when `next_event_at` is asked. Calls that come
-    later join at the next step boundary.
+    A step begins when time moves past its start, or when the next event or step is asked for.
+    Calls that come later join at the next step boundary.
     """
 
     def __init__(
