@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 MODEL = "m1"
 METRICS = b"""# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="m1"} 1.0
-vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1.0
+vllm:cache_config_info{block_size="16",num_gpu_blocks="1000000"} 1.0
 """
 
 
