@@ -88,9 +88,11 @@ class Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)  # type: ignore[arg-type]  # whatever uvicorn passes
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Stop gracefully; a second signal stops at once."""
         if self._loop is not None:
             # A signal may strike in the middle of a decision: the scheduler hears of it after.
             self._loop.call_soon_threadsafe(self._gateway.begin_shutdown)
-        super().handle_exit(sig, frame)
+        # uvicorn's own would raise the signal again in the end: a clean stop is no death.
+        self.force_exit = self.should_exit
+        self.should_exit = True

@@ -1,0 +1,152 @@
+"""A probe says what it sees, when that changes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway.backends.engine_metrics import EngineMetrics, read_metrics
+from gateway.backends.health import FAILURES_UNTIL_DOWN, Probe, Vitals
+from tests.backends.fake_backend import FakeBackend, a_fake_backend, plain
+
+pytestmark = pytest.mark.anyio
+
+
+class Watch:
+    """What a probe said."""
+
+    def __init__(self) -> None:
+        self.said: list[Vitals | None] = []
+        self.news = asyncio.Event()
+
+    def __call__(self, vitals: Vitals | None) -> None:
+        self.said.append(vitals)
+        self.news.set()
+
+    async def next(self) -> Vitals | None:
+        async with asyncio.timeout(5):
+            await self.news.wait()
+        self.news.clear()
+        return self.said[-1]
+
+
+@asynccontextmanager
+async def watching(
+    engine: FakeBackend, *, api_key: str | None = None
+) -> AsyncIterator[tuple[Probe, Watch]]:
+    watch = Watch()
+    probe = Probe("e", engine.url, watch, api_key=api_key, interval_s=0.05, timeout_s=0.2)
+    running = asyncio.ensure_future(probe.run())
+    try:
+        yield probe, watch
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_the_first_look_tells_models_context_and_cache() -> None:
+    async with a_fake_backend(plain) as engine, watching(engine) as (_, watch):
+        vitals = await watch.next()
+
+        assert vitals is not None
+        assert vitals.models == {"m1": 4096}
+        assert vitals.metrics.kv_tokens == 16_000_000
+
+
+async def test_nothing_new_is_said_while_nothing_changes() -> None:
+    async with a_fake_backend(plain) as engine, watching(engine) as (_, watch):
+        await watch.next()
+        seen = len(engine.probes)
+        while len(engine.probes) < seen + 9:  # noqa: ASYNC110 - the fake tells nobody
+            await asyncio.sleep(0.01)
+
+        assert len(watch.said) == 1
+
+
+async def test_an_engine_that_was_up_is_down_only_after_several_failures() -> None:
+    """Case 156."""
+    async with a_fake_backend(plain) as engine, watching(engine) as (_, watch):
+        await watch.next()
+        engine.is_healthy = False
+        failed_from = len(engine.probes)
+        assert await watch.next() is None
+
+        assert len(engine.probes) - failed_from >= FAILURES_UNTIL_DOWN
+        engine.is_healthy = True
+        assert await watch.next() is not None
+
+
+async def test_an_engine_that_is_not_ready_is_down_from_the_first_look() -> None:
+    """Case 161."""
+    async with a_fake_backend(plain) as engine:
+        engine.is_healthy = False
+        async with watching(engine) as (_, watch):
+            assert await watch.next() is None
+            engine.is_healthy = True
+            assert await watch.next() is not None
+
+
+async def test_a_suspect_is_down_at_once_and_up_after_one_good_look() -> None:
+    async with a_fake_backend(plain) as engine, watching(engine) as (probe, watch):
+        await watch.next()
+        probe.suspect()
+        assert watch.said[-1] is None
+        assert await watch.next() is None or watch.said[-1] is not None
+        await watch.next()
+        assert watch.said[-1] is not None
+
+
+async def test_a_key_goes_with_every_probe_and_a_wrong_one_is_no_death() -> None:
+    """Case 143."""
+    async with a_fake_backend(plain) as engine:
+        engine.required_key = "right"
+        async with watching(engine, api_key="right") as (_, watch):
+            vitals = await watch.next()
+            assert vitals is not None
+            assert vitals.models == {"m1": 4096}
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        pytest.param(
+            'vllm:num_requests_running{engine="0"} 2.0\n'
+            'vllm:num_requests_running{engine="1"} 3.0\n'
+            'vllm:num_requests_waiting{engine="0"} 1.0\n'
+            'vllm:kv_cache_usage_perc{engine="0"} 0.5\n'
+            'vllm:kv_cache_usage_perc{engine="1"} 0.5\n',
+            EngineMetrics(5, 1, 0.5),
+            id="now, two engines",
+        ),
+        pytest.param(
+            "vllm:num_requests_running 2\nvllm:gpu_cache_usage_perc 0.25\n",
+            EngineMetrics(2, None, 0.25),
+            id="before 0.9",
+        ),
+        pytest.param(
+            'vllm:cache_config_info{a="x\\"}y,",block_size="16",num_gpu_blocks="100"} 1.0 123\n',
+            EngineMetrics(kv_tokens=1600),
+            id="escapes and a timestamp",
+        ),
+        pytest.param(
+            'vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1.0\n',
+            EngineMetrics(),
+            id="blocks not known yet",
+        ),
+        pytest.param(
+            "vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\n# EOF\n",
+            EngineMetrics(),
+            id="no numbers",
+        ),
+        pytest.param("<html>\n{}{}\nvllm:num_requests_running\n", EngineMetrics(), id="garbage"),
+        pytest.param(
+            "llamacpp:requests_processing 1\nllamacpp:requests_deferred 4\n",
+            EngineMetrics(1, 4),
+            id="llama.cpp",
+        ),
+    ],
+)
+def test_metrics_of_all_generations_are_read(text: str, seen: EngineMetrics) -> None:
+    """Cases 159 and 169; what is not said is not 0."""
+    assert read_metrics(text) == seen

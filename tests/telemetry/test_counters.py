@@ -1,0 +1,155 @@
+"""The decision log in numbers."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.core.commands import Settle, Start, WorkflowEnded
+from gateway.core.events import Failed, TimePassed
+from gateway.core.outcomes import FailureKind, Outcome, RejectReason
+from gateway.core.types import (
+    ANONYMOUS,
+    BackendId,
+    Decision,
+    RequestId,
+    WorkflowKey,
+)
+from gateway.telemetry.counters import Counters
+from gateway.telemetry.histogram import Histogram
+from gateway.telemetry.prometheus import BackendGauges, Gauges, render
+
+NOBODY = Gauges(0, 0, 0, ())
+
+
+def counters() -> Counters:
+    return Counters(knows_model={"m1"}.__contains__, knows_workflow={"t"}.__contains__)
+
+
+def a_settle(
+    outcome: Outcome = Outcome.COMPLETED,
+    *,
+    reason: RejectReason | FailureKind | None = None,
+    model: str = "m1",
+    deadline_at: float | None = None,
+) -> Settle:
+    return Settle(
+        request_id=RequestId("r"),
+        outcome=outcome,
+        reason=reason,
+        tenant=ANONYMOUS,
+        model=model,
+        workflow=None,
+        workflow_name=None,
+        stage=None,
+        backend_id=BackendId("b"),
+        attempts=1,
+        arrived_at=10.0,
+        started_at=10.5,
+        first_token_at=11.0,
+        ended_at=14.0,
+        prompt_tokens=100,
+        output_tokens=20,
+        predicted_output_tokens=25.0,
+        predicted_s=3.0,
+        deadline_at=deadline_at,
+    )
+
+
+def a_start(attempt: int) -> Start:
+    decision = Decision(
+        request_id=RequestId("r"), backend_id=BackendId("b"), decided_at=0.0, policy="p"
+    )
+    return Start(RequestId("r"), BackendId("b"), 0, decision, attempt)
+
+
+def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def test_a_completed_request_is_counted_once_with_its_times_and_tokens() -> None:
+    counted = counters()
+    counted.observe(14.0, TimePassed(), [a_start(1), a_settle()])
+
+    seen = samples(render(counted, NOBODY))
+
+    model = (("model", "m1"),)
+    assert seen["hexsage_requests_total", (*model, ("outcome", "completed"), ("reason", ""))] == 1
+    assert seen["hexsage_tokens_total", (("kind", "prompt"), *model)] == 100
+    assert seen["hexsage_tokens_total", (("kind", "output"), *model)] == 20
+    assert seen["hexsage_queue_seconds_sum", model] == 0.5
+    assert seen["hexsage_time_to_first_token_seconds_sum", model] == 1.0
+    assert seen["hexsage_time_to_last_token_seconds_sum", model] == 4.0
+    assert seen["hexsage_time_to_last_token_seconds_bucket", (("le", "2.5"), *model)] == 0
+    assert seen["hexsage_time_to_last_token_seconds_bucket", (("le", "5.0"), *model)] == 1
+    assert seen["hexsage_attempts_total", (("backend", "b"),)] == 1
+
+
+def test_only_completed_requests_have_a_time_to_the_last_token() -> None:
+    counted = counters()
+    counted.observe(1.0, TimePassed(), [a_settle(Outcome.FAILED, reason=FailureKind.RESET)])
+
+    assert not counted.last_token_s
+    assert counted.requests["m1", "failed", "reset"] == 1
+
+
+def test_retries_and_failed_attempts_are_counted_even_if_the_request_succeeds() -> None:
+    counted = counters()
+    counted.observe(1.0, Failed(RequestId("r"), FailureKind.CONNECT, retryable=True), [a_start(2)])
+    counted.observe(2.0, TimePassed(), [a_settle()])
+
+    assert counted.retries == {"b": 1}
+    assert counted.failures == {"connect": 1}
+
+
+def test_lateness_is_against_the_deadline() -> None:
+    counted = counters()
+    counted.observe(1.0, TimePassed(), [a_settle(deadline_at=13.9), a_settle(deadline_at=14.0)])
+
+    assert counted.late == {"m1": 1}
+
+
+def test_what_clients_write_makes_no_series() -> None:
+    counted = counters()
+    for number in range(1000):
+        name = f'x{number}"\n'
+        settle = a_settle(Outcome.REJECTED, reason=RejectReason.MODEL_NOT_FOUND, model=name)
+        ended = WorkflowEnded(
+            key=WorkflowKey(ANONYMOUS, name),
+            name=name,
+            state="completed",
+            opened_at=0.0,
+            ended_at=1.0,
+            deadline_at=None,
+            calls=1,
+        )
+        counted.observe(1.0, TimePassed(), [settle, ended])
+
+    assert counted.requests == {("other", "rejected", "model_not_found"): 1000}
+    assert counted.workflows == {("other", "completed", "false"): 1000}
+
+
+def test_the_scheduler_at_this_instant_is_a_set_of_gauges() -> None:
+    backend = BackendGauges("b", True, 3, 1.5, 4000)
+
+    seen = samples(render(counters(), Gauges(2, 3, 1, (backend,))))
+
+    named = (("backend", "b"),)
+    assert seen["hexsage_requests_queued", ()] == 2
+    assert seen["hexsage_backend_up", named] == 1
+    assert seen["hexsage_backend_backlog_seconds", named] == 1.5
+    assert seen["hexsage_backend_kv_reserved_tokens", named] == 4000
+
+
+def test_every_name_has_the_prefix() -> None:
+    assert all(name.startswith("hexsage_") for name, _ in samples(render(counters(), NOBODY)))
+
+
+def test_a_histogram_counts_up_to_and_with_its_bounds() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 3.0):
+        histogram.observe(value)
+
+    assert histogram.cumulative() == [("1.0", 2.0), ("2.0", 3.0), ("+Inf", 4.0)]
+    assert histogram.total == 6.0
