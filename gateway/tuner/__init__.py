@@ -1,0 +1,1 @@
+"""Which settings of the policy serve the recent traffic best: tried in simulation, off the loop."""
