@@ -61,7 +61,7 @@ class Policy:
     """The same for a backend that has nothing to do."""
     skip: int = 0
     """How many held calls may be passed over by those behind them."""
-    max_passed: int = 100
+    max_passed: int = 200
     """How often a call may be passed. Then it is held no longer, and the backends it could go to
     take no other call that comes after it, until one of them has room for it."""
 
