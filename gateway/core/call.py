@@ -86,6 +86,11 @@ class Call:
     """Service charged to its flow by fair queueing."""
 
     @property
+    def least_tokens(self) -> int:
+        """KV tokens it needs at least, with all that it may share there already."""
+        return self.request.prompt_tokens + self.output_tokens - self.prefix_tokens
+
+    @property
     def id(self) -> str:
         """The request's id."""
         return self.request.id

@@ -1,5 +1,7 @@
 """BackendLoad: what the gateway has given a backend, in sums that never drift."""
 
+from math import inf
+
 from gateway.core.calibration import Calibration
 from gateway.core.call import Call
 from gateway.core.cost import unloaded_s
@@ -108,6 +110,16 @@ class BackendLoad:
         in_flight = len(self.running)
         cap = self.backend.max_in_flight
         return in_flight < self.profile.max_num_seqs and (cap is None or in_flight < cap)
+
+    def free_tokens(self, budget_share: float | None) -> float:
+        """Return the KV budget that is left; without a limit while idle, or without a budget."""
+        if not self.running:
+            return inf
+        if not self.has_slot():
+            return -inf
+        if budget_share is None:
+            return inf
+        return budget_share * self.profile.kv_tokens - self.reserved_tokens
 
     def has_room(self, call: Call, budget_share: float) -> bool:
         """Return whether the call fits the KV budget; an idle backend takes anything."""

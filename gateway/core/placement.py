@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from math import inf
 
 from gateway.core.call import Call
 from gateway.core.cost import prefill_s, step_s
@@ -194,7 +195,12 @@ class Placement:
         Those before it that cannot go are added to `passed`.
         """
         open_loads = pool.open()
+        share = self.policy.budget_share
+        widest = max((load.free_tokens(share) for load in open_loads), default=-inf)
         for call in queue.first(self.policy.skip + 1):
+            if call.least_tokens > widest:
+                passed.append(call)  # no need to ask each backend
+                continue
             loads = untried(call, open_loads)
             free = [index for index, load in enumerate(loads) if self._admits(load, call)]
             if self._overdue:
