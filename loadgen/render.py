@@ -22,8 +22,8 @@ CAPTIONS = {
         "unloaded critical path. The dotted line is the deadline that was announced."
     ),
     "goodput": (
-        "Workflows a second that met their deadline, and that completed at all, against "
-        "what was offered."
+        "Workflows that met their deadline, a second; and all that completed, from the first "
+        "arrival to the last answer of a run. Dotted: what was offered."
     ),
     "stages": "Where the time goes: calls by stage, from sent to last token.",
     "slowest": (
@@ -82,13 +82,13 @@ def sentences(cells: Sequence[Cell]) -> list[str]:
 
 def to_terminal(result: Result, console: Console) -> None:
     """Print the tables, what they say in words, and what to beware of."""
-    rows = [dict(zip(HEADER, row, strict=True)) for row in table(result.cells)]
+    header, body = _measured(table(result.cells))
+    rows = [dict(zip(header, row, strict=True)) for row in body]
     for title, columns in TERMINAL_TABLES:
         grid = Table(
             title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
         )
-        measured = (name for name in columns if any(row[name] != "-" for row in rows))
-        names = ("rate /s", "policy", *measured)
+        names = ("rate /s", "policy", *(name for name in columns if name in header))
         for name in names:
             grid.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
         rate = rows[0]["rate /s"] if rows else ""
@@ -106,7 +106,12 @@ def to_terminal(result: Result, console: Console) -> None:
 
 def to_markdown(result: Result) -> str:
     """Return the table and settings as Markdown."""
-    lines = [f"# {result.settings['title']}", "", *_markdown_table(HEADER, table(result.cells)), ""]
+    lines = [
+        f"# {result.settings['title']}",
+        "",
+        *_markdown_table(*_measured(table(result.cells))),
+        "",
+    ]
     lines += [_deadline(result), ""]
     lines += [f"- {sentence}" for sentence in sentences(result.cells)]
     lines += [f"- Beware: {warning}" for warning in warnings_of(result.cells)]
@@ -117,18 +122,23 @@ def to_markdown(result: Result) -> str:
 def to_html(result: Result, svgs: Mapping[str, bytes]) -> str:
     """Return the whole report as one page that needs nothing else."""
     page = Template(files("loadgen").joinpath("report.html").read_text(encoding="utf-8"))
-    rows = table(result.cells)
     return page.substitute(
         title=escape(str(result.settings["title"])),
         sentences=_items(sentences(result.cells), "finding"),
         warnings=_items(warnings_of(result.cells), "warning"),
-        table=_html_table(HEADER, rows),
+        table=_html_table(*_measured(table(result.cells))),
         deadline=escape(_deadline(result)),
         figures="\n".join(_html_figure(name, svg) for name, svg in svgs.items()),
         settings=_html_table(
             ("setting", "value"), [(name, _text(value)) for name, value in result.settings.items()]
         ),
     )
+
+
+def _measured(rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows without the columns in which nothing was measured."""
+    kept = [place for place in range(len(HEADER)) if any(row[place] != "-" for row in rows)]
+    return [HEADER[place] for place in kept], [[row[place] for place in kept] for row in rows]
 
 
 def _row(cell: Cell, versus: Comparison | None) -> tuple[str, ...]:

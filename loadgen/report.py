@@ -1,8 +1,8 @@
 """records -> Report (pure): percentiles, attainment, goodput, by policy and rate.
 
-A *cell* is one policy at one rate, over all seeds. Latency and attainment are of the workflows
-that arrived in the middle of a run; rates count what ended between the first and the last of
-these arrivals. Everything is in engine seconds.
+A *cell* is one policy at one rate, over all seeds. Latency, attainment and goodput are of the
+workflows that arrived in the middle of a run. Throughput is of whole runs, from the first arrival
+to the last answer, as `vllm bench serve` has it. Everything is in engine seconds.
 """
 
 from collections import Counter, defaultdict
@@ -54,17 +54,20 @@ class Cell:
     """Digest of each run's plan: equal digests mean the same calls at the same instants."""
     planned: int
     measured: tuple[Paired, ...]
+    arrived_in_s: float
+    """From the first to the last arrival of measured workflows."""
     on_time: int
     """Measured workflows that met their own deadline."""
     workflow: Latency | None
     """Of completed workflows, from planned arrival to the end of the last call."""
     attainment: Mapping[float, float]
     """SLO scale -> share of measured workflows within scale x T0; a failed one is late."""
-    window_s: float
-    throughput_per_s: float
-    """Workflows completed a second."""
     goodput_per_s: float
-    """Workflows completed within their own deadline a second."""
+    """Measured workflows that met their own deadline, a second of the time they arrived in."""
+    duration_s: float
+    """Of the runs, from the first arrival to the last answer."""
+    throughput_per_s: float
+    """Workflows completed a second of the runs' duration."""
     calls_per_s: float
     prompt_tokens_per_s: float
     output_tokens_per_s: float
@@ -94,7 +97,7 @@ class Cell:
     @property
     def rate_per_s(self) -> float:
         """The offered rate: as asked for, or as measured where a recording was replayed."""
-        return _share(len(self.measured), self.window_s) if self.qps is None else self.qps
+        return self.qps or _share(len(self.measured), self.arrived_in_s)
 
     @property
     def deadline_attainment(self) -> float:
@@ -199,7 +202,10 @@ def _cell(runs: Sequence[Run], base_s: float, cut: float) -> Cell:
     workflows = [workflow for part in parts for workflow in part.workflows]
     calls = [call for part in parts for call in part.calls]
     done = [workflow for workflow in workflows if workflow.outcome == OK]
-    window_s = sum(part.window_s for part in parts)
+    on_time = sum(workflow.latency_s <= workflow.deadline_s for workflow in done)
+    arrived_in_s = sum(part.arrived_in_s for part in parts)
+    duration_s = sum(part.duration_s for part in parts)
+    all_calls = [call for run in runs for call in run.calls if call.outcome == OK]
     return Cell(
         policy=runs[0].policy,
         qps=runs[0].qps,
@@ -207,24 +213,22 @@ def _cell(runs: Sequence[Run], base_s: float, cut: float) -> Cell:
         plans=tuple(run.plan for run in runs),
         planned=sum(run.planned for run in runs),
         measured=tuple(paired for part in parts for paired in part.paired),
-        on_time=sum(workflow.latency_s <= workflow.deadline_s for workflow in done),
+        arrived_in_s=arrived_in_s,
+        on_time=on_time,
         workflow=summary([workflow.latency_s for workflow in done]),
         attainment={
             scale: _share(sum(one.latency_s <= scale * base_s for one in done), len(workflows))
             for scale in SLO_SCALES
         },
-        window_s=window_s,
-        throughput_per_s=_share(sum(len(part.ended) for part in parts), window_s),
-        goodput_per_s=_share(
-            sum(one.latency_s <= one.deadline_s for part in parts for one in part.ended), window_s
+        goodput_per_s=_share(on_time, arrived_in_s),
+        duration_s=duration_s,
+        throughput_per_s=_share(
+            sum(workflow.outcome == OK for run in runs for workflow in run.workflows), duration_s
         ),
-        calls_per_s=_share(sum(len(part.calls_ended) for part in parts), window_s),
-        prompt_tokens_per_s=_share(
-            sum(call.prompt_tokens for part in parts for call in part.calls_ended), window_s
-        ),
+        calls_per_s=_share(len(all_calls), duration_s),
+        prompt_tokens_per_s=_share(sum(call.prompt_tokens for call in all_calls), duration_s),
         output_tokens_per_s=_share(
-            sum(call.usage_output_tokens or 0 for part in parts for call in part.calls_ended),
-            window_s,
+            sum(call.usage_output_tokens or 0 for call in all_calls), duration_s
         ),
         calls=len(calls),
         ttlt=summary([call.latency_s for call in calls]),
@@ -308,18 +312,11 @@ class _Measured:
             )
             for one in self.workflows
         ]
-        self.window_s = 0.0
-        self.ended: list[WorkflowRecord] = []
-        self.calls_ended: list[CallRecord] = []
-        if self.workflows:
-            start, end = self.workflows[0].arrival_s, self.workflows[-1].arrival_s
-            self.window_s = end - start
-            self.ended = [
-                one for one in ordered if one.outcome == OK and start <= one.ended_at_s <= end
-            ]
-            self.calls_ended = [
-                call for call in run.calls if call.outcome == OK and start <= call.ended_at_s <= end
-            ]
+        arrivals = [one.arrival_s for one in self.workflows]
+        self.arrived_in_s = max(arrivals, default=0.0) - min(arrivals, default=0.0)
+        self.duration_s = max((one.ended_at_s for one in run.workflows), default=0.0) - min(
+            (one.arrival_s for one in run.workflows), default=0.0
+        )
 
     @property
     def lag_s(self) -> float:

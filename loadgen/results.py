@@ -53,7 +53,7 @@ def as_bench(cell: Cell) -> dict[str, Any]:
     flat: dict[str, Any] = {
         "label": cell.policy,
         "workflow_rate": cell.qps,
-        "duration": cell.window_s,
+        "duration": cell.duration_s,
         "completed": cell.calls,
         "failed": sum(cell.failures.values()),
         "total_input_tokens": cell.prompt_tokens,

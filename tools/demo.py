@@ -92,7 +92,7 @@ def _demo(arguments: argparse.Namespace, size: Size) -> int:
                 *("--workflows", str(size.workflows), "--seed", str(arguments.seed)),
                 *("--gpus", ",".join(one["gpu"] for one in config["backends"])),
                 *("--speed", str(arguments.speed), "--out", str(arguments.out)),
-                *("--title", f"HexSage demo: text-to-SQL workflows on {fleet}, emulated"),
+                *("--title", "HexSage demo: text-to-SQL workflows on an emulated mixed fleet"),
             ]
         )
     load, cores = os.getloadavg()[0], os.cpu_count() or 1

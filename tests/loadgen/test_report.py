@@ -43,23 +43,23 @@ def test_attainment_of_the_announced_deadline_uses_each_workflows_own() -> None:
     assert the_cell(run).deadline_attainment == 0.5
 
 
-def test_rates_count_what_ended_while_measured_workflows_arrived() -> None:
-    # Ends at 1, 2, 12, 13, 5, ...: of the window [0, 9] the third and fourth fall out.
-    cell = the_cell(a_run([1.0, 1.0, 10.0, 10.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]))
+def test_throughput_is_of_the_whole_run_down_to_its_last_answer() -> None:
+    # Arrivals at 0, 1, ... 9; the last answer comes at 20.
+    cell = the_cell(a_run([1.0] * 9 + [11.0]), cut=0.2)
 
-    assert cell.window_s == 9
-    assert cell.throughput_per_s == pytest.approx(7 / 9)
-    assert cell.goodput_per_s == pytest.approx(7 / 9)
-    assert cell.calls_per_s == pytest.approx(7 / 9)
-    assert cell.output_tokens_per_s == pytest.approx(70 / 9)
+    assert cell.duration_s == 20
+    assert cell.throughput_per_s == pytest.approx(10 / 20)
+    assert cell.calls_per_s == pytest.approx(10 / 20)
+    assert cell.output_tokens_per_s == pytest.approx(100 / 20)
 
 
-def test_late_workflows_are_throughput_but_not_goodput() -> None:
-    run = a_run([1.0] * 20)
-    run.workflows[4] = a_workflow_record(4, arrival_s=4.0, latency_s=12.0, deadline_s=10.0)
-    cell = the_cell(run)
+def test_goodput_is_what_arrived_in_the_middle_and_was_on_time() -> None:
+    # Deadlines are 10 s. Of the arrivals at 2, 3, ... 7 one is late, one fails.
+    cell = the_cell(a_run([1.0, 1.0, 1.0, 11.0, 1.0, None, 1.0, 1.0, 1.0, 1.0]), cut=0.2)
 
-    assert cell.throughput_per_s - cell.goodput_per_s == pytest.approx(1 / 19)
+    assert cell.arrived_in_s == 5
+    assert cell.goodput_per_s == pytest.approx(4 / 5)
+    assert cell.throughput_per_s == pytest.approx(9 / 14)
 
 
 def test_streams_give_time_to_first_token_and_per_token() -> None:
@@ -128,7 +128,8 @@ def test_seeds_of_a_cell_are_pooled() -> None:
 
     assert cell.seeds == (1, 2)
     assert cell.planned == 4
-    assert cell.window_s == 2
+    assert cell.arrived_in_s == 2
+    assert cell.duration_s == 3 + 5
     assert [(one.seed, one.index, one.latency_s) for one in cell.measured] == [
         (1, 0, 1.0),
         (1, 1, 2.0),
