@@ -138,19 +138,25 @@ def estimate_tokens(prompt: Prompt, bytes_per_token: float) -> int:
 
 def _cut_points(prompt: Prompt) -> list[int]:
     """Return where segments end: at messages' ends, and at growing distances inside long texts."""
-    size = len(prompt.text)
-    grid, at = set(prompt.boundaries), float(FIRST_CUT_BYTES)
-    while at < size:
-        grid.add(int(at))
-        at *= CUT_GROWTH
     points: list[int] = []
-    last = 0
-    for point in sorted(grid):
+    last, at = 0, float(FIRST_CUT_BYTES)
+    for end in (*prompt.boundaries, len(prompt.text)):
         # Many short messages must not use up the cuts of a long conversation.
-        if point - last >= max(MIN_SEGMENT_BYTES, last // 4):
-            points.append(point)
-            last = point
+        if end - last < _least_distance(last):
+            continue
+        while at < end:
+            point = int(at)
+            if point - last >= _least_distance(last) and end - point >= _least_distance(point):
+                points.append(point)
+                last = point
+            at *= CUT_GROWTH
+        points.append(end)
+        last = end
     return points[:MAX_SEGMENTS]
+
+
+def _least_distance(point: int) -> int:
+    return max(MIN_SEGMENT_BYTES, point // 4)
 
 
 def _parts(message: object) -> Iterator[str | int]:

@@ -120,5 +120,6 @@ def _arrival(event: Arrived) -> dict[str, object]:
         "template": f"{request.prefix[-1].key:x}" if request.prefix else None,
         "template_tokens": sum(segment.tokens for segment in request.prefix),
         "deadline_at": request.deadline_at,
+        "first_seen_at": request.first_seen_at,
         "priority": request.priority,
     }

@@ -99,6 +99,7 @@ class Exchange:
 
     async def chunk(self, data: bytes) -> None:
         """Send one HTTP chunk."""
+        self.is_over = self.is_over or data.endswith(DONE)
         await self.send(b"%x\r\n%b\r\n" % (len(data), data))
 
     async def end_stream(self) -> None:

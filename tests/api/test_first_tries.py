@@ -1,0 +1,52 @@
+"""A call that is tried again keeps the place of its first try."""
+
+import pytest
+
+from gateway.api.first_tries import MAX_REMEMBERED, REMEMBERED_FOR_S, FirstTries
+from gateway.core.types import TenantId
+from tests.api.harness import a_gateway, chat
+from tests.backends.fake_backend import a_fake_backend, answers, plain
+
+A, B = TenantId("a"), TenantId("b")
+
+
+def test_only_the_same_tenants_same_body_is_remembered() -> None:
+    tries = FirstTries()
+    tries.remember(A, b"body", 5.0)
+
+    assert tries.of(A, b"body", 6.0) == 5.0
+    assert tries.of(B, b"body", 6.0) is None
+    assert tries.of(A, b"other", 6.0) is None
+
+
+def test_the_first_of_several_tries_counts() -> None:
+    tries = FirstTries()
+    tries.remember(A, b"body", 5.0)
+    tries.remember(A, b"body", 7.0)
+
+    assert tries.of(A, b"body", 8.0) == 5.0
+
+
+def test_it_is_forgotten_in_time_and_bounded_in_number() -> None:
+    tries = FirstTries()
+    tries.remember(A, b"body", 0.0)
+    assert tries.of(A, b"body", REMEMBERED_FOR_S + 1) is None
+    for number in range(MAX_REMEMBERED):
+        tries.remember(A, b"%d" % number, 0.0)
+    assert tries.of(A, b"body", 1.0) is None
+
+
+@pytest.mark.anyio
+async def test_a_retried_call_is_scheduled_as_if_it_had_been_here_all_along() -> None:
+    full = answers(b'{"error": {"message": "full", "code": 503}}', "503 Full")
+    async with a_fake_backend(full) as engine, a_gateway(engine) as gw:
+        first = await gw.post(chat(), headers={"x-stainless-retry-count": "0"})
+        engine.script = plain
+        again = await gw.post(chat(), headers={"x-stainless-retry-count": "1"})
+
+        assert (first.status, again.status) == (503, 200)
+        recent = (await gw.request("GET", "/admin/state")).json["recent"]
+        assert isinstance(recent, list)
+        one, two = [line for line in recent if line["type"] == "Arrived"]
+        assert one["first_seen_at"] is None
+        assert two["first_seen_at"] == pytest.approx(one["at"], abs=0.01)
