@@ -19,50 +19,26 @@ EXACT_BELOW = 1000
 """Samples up to which all are compared: no graph's recall to lose, and no slower."""
 LINKS, BUILD_EFFORT, SEARCH_EFFORT = 8, 80, 128
 """hnswlib's M, ef_construction and ef. Coarse vectors need few links: recall@128 is 0.99."""
-GRAPH_BYTES = 8 + 4 * (2 * LINKS + 1) + 100
-"""Of one element besides its vector: label, links, lock, label look-up."""
-SAMPLE_BYTES = 4 + 4 + 4 + 2 + 1
+GRAPH_BYTES, RESERVED_BYTES = 8 + 4 * (2 * LINKS + 1) + 45, 50
+"""Of an element besides its vector: label, links, look-up; lock and pointers, set aside at once."""
+TOKENS, IS_CUT, STAGE, GUESS, SCALE = range(5)
+"""Columns of what is kept of a sample beside its vector: one array, so that one look fetches it."""
+FACTS = 5
+Facts = NDArray[np.float32]
 
 
 class Neighbours(NamedTuple):
     """Past calls near a prompt, in no order."""
 
     similarity: NDArray[np.float32]
-    tokens: NDArray[np.float32]
-    is_cut: NDArray[np.bool_]
-    stage: NDArray[np.uint16]
-    guess: NDArray[np.float32]
+    facts: Facts
 
     def at(self, where: NDArray[np.intp]) -> "Neighbours":
         """Return those at some positions."""
-        return Neighbours(
-            self.similarity[where],
-            self.tokens[where],
-            self.is_cut[where],
-            self.stage[where],
-            self.guess[where],
-        )
+        return Neighbours(self.similarity[where], self.facts[where])
 
 
-_NONE = Neighbours(
-    np.zeros(0, np.float32),
-    np.zeros(0, np.float32),
-    np.zeros(0, np.bool_),
-    np.zeros(0, np.uint16),
-    np.zeros(0, np.float32),
-)
-
-
-def _joined(parts: list[Neighbours]) -> Neighbours:
-    if len(parts) == 1:
-        return parts[0]
-    return Neighbours(
-        np.concatenate([part.similarity for part in parts]),
-        np.concatenate([part.tokens for part in parts]),
-        np.concatenate([part.is_cut for part in parts]),
-        np.concatenate([part.stage for part in parts]),
-        np.concatenate([part.guess for part in parts]),
-    )
+_NONE = Neighbours(np.zeros(0, np.float32), np.zeros((0, FACTS), np.float32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,71 +59,44 @@ class _Generation:
     def __init__(self, room: int, vectors: Vectors) -> None:
         self.room, self.size = room, 0
         self._vectors = vectors
-        self._held = 0
-        self._grow(min(64, room))
+        held = min(64, room)
+        self.rows: NDArray[np.int8] = np.zeros((held, vectors.dim), np.int8)
+        self.facts: Facts = np.zeros((held, FACTS), np.float32)
         self.graph = hnswlib.Index(space="ip", dim=vectors.coarse_dim)
         # In one go: resizing copies everything, and pages nobody touched cost nothing.
         self.graph.init_index(max_elements=room, M=LINKS, ef_construction=BUILD_EFFORT)
         self.graph.set_num_threads(1)
         self.graph.set_ef(SEARCH_EFFORT)
 
-    def _grow(self, held: int) -> None:
-        def grown(name: str, shape: tuple[int, ...], kind: type[np.generic]) -> None:
-            new = np.zeros(shape, kind)
-            if self._held:
-                new[: self._held] = getattr(self, name)
-            setattr(self, name, new)
-
-        grown("rows", (held, self._vectors.dim), np.int8)
-        grown("scale", (held,), np.float32)
-        grown("tokens", (held,), np.float32)
-        grown("guess", (held,), np.float32)
-        grown("stage", (held,), np.uint16)
-        grown("is_cut", (held,), np.bool_)
-        self._held = held
-
-    rows: NDArray[np.int8]
-    scale: NDArray[np.float32]
-    tokens: NDArray[np.float32]
-    guess: NDArray[np.float32]
-    stage: NDArray[np.uint16]
-    is_cut: NDArray[np.bool_]
-
     @property
     def nbytes(self) -> int:
-        graph = self.room * GRAPH_BYTES // 2 + self.size * GRAPH_BYTES // 2
-        return (
-            graph
-            + self._held * (self._vectors.dim + SAMPLE_BYTES)
-            + 4 * (self.size * self._vectors.coarse_dim)
+        """Memory, in bytes: what the graph sets aside at once and what it fills."""
+        graph = self.room * RESERVED_BYTES + self.size * (
+            GRAPH_BYTES + 4 * self._vectors.coarse_dim
         )
+        return graph + self.rows.nbytes + self.facts.nbytes
 
     def add(self, sample: Sample) -> None:
+        """Take in one sample; there must be room."""
         at = self.size
-        if at == self._held:
-            self._grow(min(2 * self._held, self.room))
+        if at == len(self.rows):
+            more = min(at, self.room - at)
+            self.rows = np.pad(self.rows, ((0, more), (0, 0)))
+            self.facts = np.pad(self.facts, ((0, more), (0, 0)))
         scale = max(float(np.abs(sample.vector).max()), 1e-9) / 127
         self.rows[at] = np.rint(sample.vector / scale)
-        self.scale[at] = scale
-        self.tokens[at], self.is_cut[at] = sample.tokens, sample.is_cut
-        self.stage[at], self.guess[at] = sample.stage, sample.guess
-        self.graph.add_items(self._vectors.coarse(sample.vector[None, :]), [at], num_threads=1)
+        self.facts[at] = (sample.tokens, sample.is_cut, sample.stage, sample.guess, scale)
+        self.graph.add_items(self._vectors.coarse(sample.vector)[None, :], [at], num_threads=1)
         self.size += 1
 
     def nearest(self, vector: Vector, coarse: Vector | None, count: int) -> Neighbours:
         """Return about `count` of the nearest; exact where `coarse` is None."""
         if coarse is None or self.size <= count:
-            found: NDArray[np.uint64] | slice = slice(0, self.size)
+            rows, facts = self.rows[: self.size], self.facts[: self.size]
         else:
-            found = self.graph.knn_query(coarse, k=count, num_threads=1)[0][0]
-        similarity = (self.rows[found].astype(np.float32) @ vector) * self.scale[found]
-        return Neighbours(
-            similarity,
-            self.tokens[found],
-            self.is_cut[found],
-            self.stage[found],
-            self.guess[found],
-        )
+            found = self.graph.knn_query(coarse, k=count, num_threads=1)[0][0].astype(np.intp)
+            rows, facts = self.rows[found], self.facts[found]
+        return Neighbours((rows.astype(np.float32) @ vector) * facts[:, SCALE], facts)
 
 
 class Latest(NamedTuple):
@@ -163,7 +112,7 @@ class Latest(NamedTuple):
         start = 0
         for generation, at in self.places:
             end = start + at.stop - at.start
-            generation.guess[at] = guesses[start:end]
+            generation.facts[at, GUESS] = guesses[start:end]
             start = end
 
 
@@ -199,9 +148,13 @@ class History:
         """Return the `count` most similar samples, or all if there are fewer."""
         coarse = None
         if len(self) > EXACT_BELOW:
-            coarse = self._vectors.coarse(vector[None, :])
+            coarse = self._vectors.coarse(vector)
         parts = [part.nearest(vector, coarse, count) for part in self.generations if part.size]
-        found = _joined(parts) if parts else _NONE
+        if not parts:
+            return _NONE
+        found = parts[0]
+        if len(parts) > 1:
+            found = Neighbours(*(np.concatenate(both) for both in zip(*parts, strict=True)))
         if len(found.similarity) <= count:
             return found
         return found.at(np.argpartition(found.similarity, -count)[-count:])
@@ -213,18 +166,14 @@ class History:
             taken = min(count, generation.size)
             places.append((generation, slice(generation.size - taken, generation.size)))
             count -= taken
-        rows = [g.rows[at].astype(np.float32) * g.scale[at, None] for g, at in places]
-        return Latest(
-            places,
-            np.concatenate(rows),
-            np.log1p(np.concatenate([g.tokens[at] for g, at in places])),
-            np.concatenate([g.is_cut[at] for g, at in places]),
-        )
+        facts = np.concatenate([g.facts[at] for g, at in places])
+        rows = np.concatenate([g.rows[at] for g, at in places]) * facts[:, SCALE, None]
+        return Latest(places, rows, np.log1p(facts[:, TOKENS]), facts[:, IS_CUT] > 0)
 
     def log_median_tokens(self) -> float:
         """Return the median of the log length, as of some few samples ago."""
         if self.added >= self._median_until:
-            tokens = np.concatenate([part.tokens[: part.size] for part in self.generations])
+            tokens = np.concatenate([g.facts[: g.size, TOKENS] for g in self.generations])
             self._median_until = self.added + max(1, len(tokens) // 16)
             self._log_median = float(np.log(np.median(tokens))) if len(tokens) else 0.0
         return self._log_median

@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 from gateway.predictor import guess
 from gateway.predictor.histograms import BUCKETS, blurred, buckets_of, posterior
-from gateway.predictor.history import Histories, History, Latest, Neighbours, Sample
+from gateway.predictor.history import (
+    GUESS,
+    IS_CUT,
+    STAGE,
+    TOKENS,
+    Histories,
+    History,
+    Latest,
+    Neighbours,
+    Sample,
+)
 from gateway.predictor.levels import RATIO_SAMPLES
 from gateway.predictor.query import Level, Mass, Ticket
 from gateway.predictor.vectors import Vectors
@@ -109,17 +119,15 @@ class Similar:
         same = None
         tally = _Tally()
         if found is not None:
-            is_same = (found.similarity > SAME_COSINE) & (found.stage == number)
-            same = found.at(np.flatnonzero(is_same)[:MAX_SAME])
-            rest = found.at(np.flatnonzero(~is_same)) if len(same.tokens) else found
+            same, rest = _apart(found, number)
             tally.add(rest, number, ticket.guess)
         if own < FOREIGN_BELOW:
             self._add_foreign(tally, ticket, number, history)
-        if not tally.count and not (same and len(same.tokens)):
+        if not tally.count and same is None:
             return None
         mass = tally.posterior(ticket.stage_mass, parent_weight)
         level = Level.SIMILAR
-        if same is not None and len(same.tokens):
+        if same is not None:
             mass, level = _repeated(ticket, same, mass, known or _Model()), Level.REPEATS
         ticket.similar_mass = mass
         return level
@@ -136,8 +144,7 @@ class Similar:
                 apart = history.log_median_tokens() - other.log_median_tokens()
                 ratio = exp(apart * own / (own + RATIO_SAMPLES))
             found = other.nearest(ticket.vector, FOREIGN_NEIGHBOURS)
-            scaled = found._replace(tokens=found.tokens * np.float32(ratio))
-            tally.add(scaled, number, float("nan"), FOREIGN_WEIGHT)
+            tally.add(found, number, float("nan"), FOREIGN_WEIGHT, ratio)
 
     def learn(self, ticket: Ticket, tokens: float, is_cut: bool) -> Fit | None:
         """Take in the outcome of an embedded ticket; the caller runs the fit, if one is due."""
@@ -181,28 +188,40 @@ class _Tally:
         self._total = self._square = 0.0
         self.count = 0
 
-    def add(self, found: Neighbours, stage: int, own_guess: float, scale: float = 1.0) -> None:
-        if not len(found.tokens):
+    def add(
+        self,
+        found: Neighbours,
+        stage: int,
+        own_guess: float,
+        scale: float = 1.0,
+        stretch: float = 1.0,
+    ) -> None:
+        """Take in neighbours, their weights times `scale`, their lengths times `stretch`."""
+        facts = found.facts
+        if not len(facts):
             return
-        gap = own_guess - found.guess
-        is_guided = not np.isnan(gap).all()
-        width = GUIDED_SIMILARITY_WIDTH if is_guided else SIMILARITY_WIDTH
-        weight = scale * np.exp((np.minimum(found.similarity, 1.0) - 1.0) / width)
-        weight[found.stage != stage] *= OTHER_STAGE
-        tokens = found.tokens
-        if is_guided:
-            np.nan_to_num(gap, copy=False)
-            weight *= np.exp(-0.5 * (gap / GUESS_WIDTH) ** 2)
-            tokens = tokens * np.exp(GUESS_SHIFT * np.clip(gap, -2.0, 2.0))
-        bucket = buckets_of(tokens)
-        if found.is_cut.any():
-            self._cut += np.bincount(bucket, weight * found.is_cut, BUCKETS)
-            self._events += np.bincount(bucket, weight * ~found.is_cut, BUCKETS)
+        width = SIMILARITY_WIDTH
+        log_weight = np.zeros(len(facts), np.float32)
+        tokens = facts[:, TOKENS]
+        if own_guess == own_guess:  # not NaN
+            width = GUIDED_SIMILARITY_WIDTH
+            gap = np.float32(own_guess) - facts[:, GUESS]
+            gap[np.isnan(gap)] = 0.0
+            log_weight = gap * gap * np.float32(-0.5 / GUESS_WIDTH**2)
+            tokens = tokens * np.exp(np.float32(GUESS_SHIFT) * np.clip(gap, -2.0, 2.0))
+        log_weight += (np.minimum(found.similarity, 1.0) - 1.0) / np.float32(width)
+        weight = np.exp(log_weight).astype(np.float64) * scale
+        weight[facts[:, STAGE] != stage] *= OTHER_STAGE
+        bucket = buckets_of(tokens * stretch)
+        is_cut = facts[:, IS_CUT] > 0
+        if is_cut.any():
+            self._cut += np.bincount(bucket, weight * is_cut, BUCKETS)
+            self._events += np.bincount(bucket, weight * ~is_cut, BUCKETS)
         else:
             self._events += np.bincount(bucket, weight, BUCKETS)
         self._total += float(weight.sum())
         self._square += float(weight @ weight)
-        self.count += len(tokens)
+        self.count += len(facts)
 
     def posterior(self, parent: Mass, parent_weight: float) -> Mass:
         if self._total <= 1e-30:
@@ -212,12 +231,25 @@ class _Tally:
         return posterior(self._events * scale, self._cut * scale, parent, parent_weight)
 
 
+def _apart(found: Neighbours, stage: int) -> tuple[Neighbours | None, Neighbours]:
+    """Return the repeats of the prompt, if there are any, and the rest."""
+    near = found.similarity > SAME_COSINE
+    if not near.any():
+        return None, found
+    near &= found.facts[:, STAGE] == stage
+    where = np.flatnonzero(near)
+    if not len(where):
+        return None, found
+    return found.at(where[:MAX_SAME]), found.at(np.flatnonzero(~near))
+
+
 def _repeated(ticket: Ticket, same: Neighbours, parent: Mass, known: _Model) -> Mass:
-    logs = np.log(np.maximum(same.tokens[~same.is_cut].astype(np.float64), 1.0))
+    tokens, is_cut = same.facts[:, TOKENS].astype(np.float64), same.facts[:, IS_CUT] > 0
+    logs = np.log(np.maximum(tokens[~is_cut], 1.0))
     ticket.repeats = len(logs)
     events = np.zeros(BUCKETS)
     if len(logs):
         ticket.repeats_log_mean = float(logs.mean())
         events = blurred(logs, known.blur_sd)
-    cut = np.bincount(buckets_of(same.tokens[same.is_cut]), minlength=BUCKETS).astype(np.float64)
+    cut = np.bincount(buckets_of(tokens[is_cut]), minlength=BUCKETS).astype(np.float64)
     return posterior(events, cut, parent, SAME_PARENT)

@@ -7,7 +7,7 @@ from math import log1p, sqrt
 
 import numpy as np
 
-from gateway.predictor.embedder import Embedder
+from gateway.predictor.embedder import Embedder, cut
 from gateway.predictor.query import Vector
 from gateway.predictor.templates import Templates
 
@@ -30,8 +30,8 @@ def features(text: str) -> list[float]:
         (log1p(len(text)) - 4.8) / 0.9,
         (log1p(text.count(" ") + lines + 1) - 3.1) / 0.9,
         (log1p(lines) - 0.4) / 0.7,
-        1.0 if text.rstrip().endswith("?") else -0.7,
-        1.5 if _DIGIT.search(text) else -0.5,
+        1.0 if text[-64:].rstrip().endswith("?") else -0.7,
+        1.5 if _DIGIT.search(cut(text)) else -0.5,
     )
     return [min(max(value, -3.0), 3.0) for value in raw]
 
@@ -69,17 +69,20 @@ class Vectors:
             self._cached.popitem(last=False)
         return [row for row in found if row is not None]
 
-    def coarse(self, rows: Vector) -> Vector:
-        """Return the short rows by which candidates are found, of length one again."""
+    def coarse(self, row: Vector) -> Vector:
+        """Return the short row by which candidates are found, of length one again."""
         dim, kept = self._embedder.dim, self._embedder.coarse
         if kept == dim:
-            return rows
-        text, rest = rows[:, :dim], rows[:, dim:]
-        head = text[:, :kept]
+            return row
+        head, text, rest = row[:kept], row[:dim], row[dim:]
+        squares = float(head @ head)
         # The features keep the weight against the text that they have in the whole row.
-        scale = np.linalg.norm(head, axis=1) / np.maximum(np.linalg.norm(text, axis=1), 1e-6)
-        short: Vector = np.concatenate((head, rest * scale[:, None]), axis=1, dtype=np.float32)
-        short /= np.maximum(np.linalg.norm(short, axis=1), 1e-9)[:, None]
+        scale = sqrt(squares / max(float(text @ text), 1e-12))
+        short: Vector = np.empty(kept + len(rest), np.float32)
+        short[:kept] = head
+        short[kept:] = rest
+        short[kept:] *= np.float32(scale)
+        short /= np.float32(max(sqrt(squares + scale**2 * float(rest @ rest)), 1e-9))
         return short
 
 
