@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from loadgen.report import Cell, comparison
+from loadgen.pairing import compared
+from loadgen.report import Cell
 from loadgen.results import Result, as_bench
 from loadgen.statistics import Ratio
 
@@ -53,7 +54,7 @@ def _columns(result: Result | dict[str, Any]) -> list[tuple[str, dict[str, Any]]
 def _line(a: Cell, b: Cell) -> tuple[str, ...]:
     policies = a.policy if a.policy == b.policy else f"{a.policy} / {b.policy}"
     same_plans = a.plans == b.plans
-    versus = comparison(a, b) if same_plans else None
+    versus = compared(a, b) if same_plans else None
     p50 = versus.p50 if versus else None
     p95 = versus.p95 if versus else None
     return (

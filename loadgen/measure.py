@@ -137,13 +137,13 @@ def _fire(
 
 
 def _result(options: Options, model: str, prepared: Prepared, runs: Sequence[Run]) -> Result:
-    return Result(
+    return Result.of(
+        cells_of(
+            [run for run in runs if run.workflows], base_s=prepared.base_s, cut=options.warmup
+        ),
         settings=_settings(options, model),
         base_s=prepared.base_s,
         slo_scale=options.slo_scale,
-        cells=cells_of(
-            [run for run in runs if run.workflows], base_s=prepared.base_s, cut=options.warmup
-        ),
     )
 
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.report import Cell, Comparison, compare, warnings_of
+from loadgen.pairing import Comparison
+from loadgen.report import Cell, warnings_of
 from loadgen.results import Result
 from loadgen.statistics import Ratio
 
@@ -57,32 +58,31 @@ TERMINAL_TABLES = (
 """Two tables, as one would be too wide for 80 columns."""
 
 
-def table(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
+def table(result: Result) -> list[tuple[str, ...]]:
     """Return a row a cell under HEADER, rate by rate, the policies in their given order."""
-    policies = list(dict.fromkeys(cell.policy for cell in cells))
-    versus = {(one.policy, one.qps): one for one in compare(cells)}
-    ordered = sorted(cells, key=lambda cell: (cell.rate_per_s, policies.index(cell.policy)))
+    policies = list(dict.fromkeys(cell.policy for cell in result.cells))
+    versus = {(one.policy, one.qps): one for one in result.comparisons}
+    ordered = sorted(result.cells, key=lambda cell: (cell.rate_per_s, policies.index(cell.policy)))
     return [_row(cell, versus.get((cell.policy, cell.qps))) for cell in ordered]
 
 
-def sentences(cells: Sequence[Cell]) -> list[str]:
+def sentences(result: Result) -> list[str]:
     """Say in words what each policy gains over the first, rate by rate."""
-    gains: dict[str, list[str]] = {}
-    baseline = ""
-    for one in compare(cells):
-        baseline = one.baseline
+    rates = {cell.qps: cell.rate_per_s for cell in result.cells}
+    gains: dict[tuple[str, str], list[str]] = {}
+    for one in result.comparisons:
         if one.p95 is not None:
-            rate = next(cell.rate_per_s for cell in cells if cell.qps == one.qps)
-            gains.setdefault(one.policy, []).append(f"{_gain(one.p95)} at {rate:.3g}/s")
+            text = f"{_gain(one.p95)} at {rates[one.qps]:.3g}/s"
+            gains.setdefault((one.policy, one.baseline), []).append(text)
     return [
         f"{policy} against {baseline}: P95 workflow latency {'; '.join(texts)}."
-        for policy, texts in gains.items()
+        for (policy, baseline), texts in gains.items()
     ]
 
 
 def to_terminal(result: Result, console: Console) -> None:
     """Print the tables, what they say in words, and what to beware of."""
-    header, body = _measured(table(result.cells))
+    header, body = _measured(table(result))
     rows = [dict(zip(header, row, strict=True)) for row in body]
     for title, columns in TERMINAL_TABLES:
         grid = Table(
@@ -98,7 +98,7 @@ def to_terminal(result: Result, console: Console) -> None:
                 rate = row["rate /s"]
             grid.add_row(*(Text(row[name]) for name in names))
         console.print(grid)
-    for text in (*sentences(result.cells), _deadline(result)):
+    for text in (*sentences(result), _deadline(result)):
         console.print(text, highlight=False, markup=False)
     for warning in warnings_of(result.cells):
         console.print(f"beware: {warning}", style="yellow", highlight=False, markup=False)
@@ -109,11 +109,11 @@ def to_markdown(result: Result) -> str:
     lines = [
         f"# {result.settings['title']}",
         "",
-        *_markdown_table(*_measured(table(result.cells))),
+        *_markdown_table(*_measured(table(result))),
         "",
     ]
     lines += [_deadline(result), ""]
-    lines += [f"- {sentence}" for sentence in sentences(result.cells)]
+    lines += [f"- {sentence}" for sentence in sentences(result)]
     lines += [f"- Beware: {warning}" for warning in warnings_of(result.cells)]
     settings = [(name, _text(value)) for name, value in result.settings.items()]
     return "\n".join([*lines, "", *_markdown_table(("setting", "value"), settings), ""])
@@ -124,9 +124,9 @@ def to_html(result: Result, svgs: Mapping[str, bytes]) -> str:
     page = Template(files("loadgen").joinpath("report.html").read_text(encoding="utf-8"))
     return page.substitute(
         title=escape(str(result.settings["title"])),
-        sentences=_items(sentences(result.cells), "finding"),
+        sentences=_items(sentences(result), "finding"),
         warnings=_items(warnings_of(result.cells), "warning"),
-        table=_html_table(*_measured(table(result.cells))),
+        table=_html_table(*_measured(table(result))),
         deadline=escape(_deadline(result)),
         figures="\n".join(_html_figure(name, svg) for name, svg in svgs.items()),
         settings=_html_table(

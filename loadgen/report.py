@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from loadgen.records import OK, CallRecord, Run, WorkflowRecord
-from loadgen.statistics import Latency, Ratio, quantile_ratio, summary
+from loadgen.statistics import Latency, summary
 
 SLO_SCALES = (1.5, 2.0, 3.0, 4.0, 5.0, 8.0)
 """Deadlines at which attainment is reported, in multiples of T0."""
@@ -19,7 +19,6 @@ LAG_LIMIT = 0.02
 """Above this share of a workflow's latency, the generator's own lateness spoils the figures."""
 RATIO_LIMIT = 0.1
 """How far token counts of the engines may be from the plan's before it is said."""
-BOOTSTRAP_SEED = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,20 +104,6 @@ class Cell:
         return self.on_time / len(self.measured) if self.measured else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """How much lower a policy's P95 is than the baseline's, at one rate, on the same workflows."""
-
-    policy: str
-    baseline: str
-    qps: float | None
-    p95: Ratio | None
-    """baseline / policy: above 1 the policy is faster."""
-    p50: Ratio | None
-    throughput: float
-    """policy / baseline: above 1 the policy completes more."""
-
-
 def cells_of(runs: Sequence[Run], *, base_s: float, cut: float) -> list[Cell]:
     """Summarise runs by rate and policy; `cut` is dropped from each end of a run.
 
@@ -135,41 +120,6 @@ def cells_of(runs: Sequence[Run], *, base_s: float, cut: float) -> list[Cell]:
         for policy in policies
         if (qps, policy) in groups
     ]
-
-
-def compare(cells: Sequence[Cell]) -> list[Comparison]:
-    """Compare every policy with the first one, rate by rate."""
-    baselines: dict[float | None, Cell] = {}
-    comparisons = []
-    for cell in cells:
-        baseline = baselines.setdefault(cell.qps, cell)
-        if baseline is not cell:
-            comparisons.append(comparison(baseline, cell))
-    return comparisons
-
-
-def comparison(baseline: Cell, cell: Cell) -> Comparison:
-    """Compare two cells over the workflows that both measured and completed.
-
-    The caller sees to it that both ran the same plans.
-    """
-    theirs = {(one.seed, one.index): one.latency_s for one in baseline.measured}
-    runs: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for one in cell.measured:
-        other_s = theirs.get((one.seed, one.index))
-        if other_s is not None and one.latency_s is not None:
-            runs[one.seed].append((other_s, one.latency_s))
-    pairs = list(runs.values())
-    return Comparison(
-        policy=cell.policy,
-        baseline=baseline.policy,
-        qps=cell.qps,
-        p95=quantile_ratio(pairs, BOOTSTRAP_SEED),
-        p50=quantile_ratio(pairs, BOOTSTRAP_SEED, share=0.5),
-        throughput=(
-            cell.throughput_per_s / baseline.throughput_per_s if baseline.throughput_per_s else 0.0
-        ),
-    )
 
 
 def warnings_of(cells: Iterable[Cell]) -> list[str]:

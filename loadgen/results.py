@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from loadgen.pairing import Comparison, with_first
 from loadgen.report import Cell, Paired, StageReport
 from loadgen.statistics import Latency
 
@@ -33,6 +34,26 @@ class Result:
     slo_scale: float
     """The deadline given to workflows, in multiples of T0."""
     cells: Sequence[Cell]
+    comparisons: Sequence[Comparison]
+    """Every policy against the first."""
+
+    @classmethod
+    def of(
+        cls,
+        cells: Sequence[Cell],
+        *,
+        settings: Mapping[str, Any],
+        base_s: float,
+        slo_scale: float,
+    ) -> "Result":
+        """Return a result with the comparisons that follow from its cells."""
+        return cls(
+            settings=settings,
+            base_s=base_s,
+            slo_scale=slo_scale,
+            cells=cells,
+            comparisons=with_first(cells),
+        )
 
 
 def to_json(result: Result) -> bytes:
@@ -42,6 +63,7 @@ def to_json(result: Result) -> bytes:
         "settings": dict(result.settings),
         "base_s": result.base_s,
         "slo_scale": result.slo_scale,
+        "comparisons": [asdict(one) for one in result.comparisons],
         "cells": [as_bench(cell) | {"cell": asdict(cell)} for cell in result.cells],
     }
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
@@ -97,11 +119,11 @@ def read(path: Path) -> Result | dict[str, Any]:
             f"{path}: neither a result.json of loadgen ({FORMAT}) nor of `vllm bench serve`"
         )
     try:
-        return Result(
+        return Result.of(
+            [_cell(entry["cell"]) for entry in document["cells"]],
             settings=document["settings"],
             base_s=float(document["base_s"]),
             slo_scale=float(document["slo_scale"]),
-            cells=[_cell(entry["cell"]) for entry in document["cells"]],
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ResultError(f"{path}: damaged: {type(error).__name__} {error}") from error

@@ -93,7 +93,10 @@ class _Sender:
 
     def now_s(self) -> float:
         """Engine seconds since the run began."""
-        return (self._clock() - self._started_at) * self._target.speed
+        return self._engine_s(self._clock())
+
+    def _engine_s(self, clock_at: float) -> float:
+        return (clock_at - self._started_at) * self._target.speed
 
     async def until(self, instant_s: float) -> None:
         """Sleep until an instant of the plan; return at once when it is past."""
@@ -134,7 +137,7 @@ class _Sender:
         sent_at_s = self.now_s()
         answer = await self._send(body, headers, watch)
         ended_at_s = self.now_s()
-        streamed = watch is not None and watch.first_at is not None
+        first_at = watch.first_at if watch else None
         record = CallRecord(
             id=call.id,
             workflow_id=workflow.id,
@@ -147,19 +150,14 @@ class _Sender:
             usage_output_tokens=answer.output_tokens,
             due_at_s=due_at_s,
             sent_at_s=sent_at_s,
-            first_token_at_s=self._instant(watch.first_at) if watch and streamed else None,
-            longest_gap_s=watch.longest_gap_s * self._target.speed if watch and streamed else None,
+            first_token_at_s=None if first_at is None else self._engine_s(first_at),
+            longest_gap_s=watch.longest_gap_s * self._target.speed if watch and first_at else None,
             ended_at_s=ended_at_s,
             outcome=answer.outcome,
             status=answer.status,
         )
         self._run.calls.append(record)
         return record
-
-    def _instant(self, clock_at: float | None) -> float | None:
-        if clock_at is None:
-            return None
-        return (clock_at - self._started_at) * self._target.speed
 
     def _headers(self, workflow: PlannedWorkflow, call: PlannedCall) -> dict[str, str]:
         headers = {

@@ -9,6 +9,8 @@ import numpy.typing as npt
 BLOCK_ARRIVALS = 10
 """Workflows that arrive close together wait for each other: they are resampled together."""
 RESAMPLES = 2000
+MAX_DRAWN = 2_000_000
+"""Pairs held in memory at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,30 +48,31 @@ class Ratio:
 
 
 def quantile_ratio(
-    pairs: Sequence[Sequence[tuple[float, float]]], seed: int, share: float = 0.95
+    pairs: Sequence[tuple[float, float]], seed: int, share: float = 0.95
 ) -> Ratio | None:
     """Return quantile(first) / quantile(second) of latencies paired by workflow.
 
-    `pairs` holds a sequence a run, in order of arrival. Blocks of consecutive arrivals are drawn
-    with replacement from all runs. None with fewer than two blocks.
+    `pairs` are in order of arrival; blocks of neighbours are drawn with replacement (circular
+    block bootstrap). None with fewer than two blocks.
     """
-    blocks = [
-        np.array(run[start : start + BLOCK_ARRIVALS])
-        for run in pairs
-        for start in range(0, len(run), BLOCK_ARRIVALS)
-    ]
-    if len(blocks) < 2:
+    count = len(pairs)
+    if count < 2 * BLOCK_ARRIVALS:
         return None
+    values = np.array(pairs)
     rng = np.random.default_rng(seed)
-    ratios = [
-        _ratio(np.concatenate([blocks[number] for number in chosen]), share)
-        for chosen in rng.integers(0, len(blocks), size=(RESAMPLES, len(blocks)))
-    ]
+    blocks = -(-count // BLOCK_ARRIVALS)
+    at_once = max(MAX_DRAWN // count, 1)
+    ratios: list[float] = []
+    while len(ratios) < RESAMPLES:
+        starts = rng.integers(0, count, size=(min(at_once, RESAMPLES - len(ratios)), blocks, 1))
+        neighbours = (starts + np.arange(BLOCK_ARRIVALS)) % count
+        ratios.extend(_ratios(values[neighbours.reshape(len(starts), -1)[:, :count]], share))
     low, high = np.percentile(ratios, [2.5, 97.5])
-    value = _ratio(np.concatenate(blocks), share)
+    (value,) = _ratios(values[np.newaxis], share)
     return Ratio(value=value, low=float(low), high=float(high))
 
 
-def _ratio(pairs: npt.NDArray[np.float64], share: float) -> float:
-    first, second = np.percentile(pairs, 100 * share, axis=0)
-    return float(first / second)
+def _ratios(samples: npt.NDArray[np.float64], share: float) -> list[float]:
+    """Return the ratio of each sample: samples x workflows x 2."""
+    first, second = np.percentile(samples, 100 * share, axis=1).T
+    return [float(ratio) for ratio in first / second]

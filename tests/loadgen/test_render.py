@@ -4,6 +4,7 @@ from io import StringIO
 
 from rich.console import Console
 
+from loadgen.records import Run
 from loadgen.render import HEADER, sentences, table, to_html, to_markdown, to_terminal
 from loadgen.report import cells_of
 from loadgen.results import Result
@@ -12,19 +13,22 @@ from tests.loadgen.builders import a_run
 SLOW, FAST = [20.0] * 40, [9.0] * 40
 
 
-def a_result(*, failed: bool = False) -> Result:
-    latencies: list[float | None] = [*FAST[1:], None] if failed else [*FAST]
-    runs = [a_run(SLOW, policy="base"), a_run(latencies, policy="<better>")]
-    return Result(
+def result_of(runs: list[Run]) -> Result:
+    return Result.of(
+        cells_of(runs, base_s=5.0, cut=0.0),
         settings={"title": "A & B", "seeds": [1, 2]},
         base_s=5.0,
         slo_scale=2.0,
-        cells=cells_of(runs, base_s=5.0, cut=0.0),
     )
 
 
+def a_result(*, failed: bool = False) -> Result:
+    latencies: list[float | None] = [*FAST[1:], None] if failed else [*FAST]
+    return result_of([a_run(SLOW, policy="base"), a_run(latencies, policy="<better>")])
+
+
 def test_a_row_has_the_figures_of_its_cell() -> None:
-    base, better = (dict(zip(HEADER, row, strict=True)) for row in table(a_result().cells))
+    base, better = (dict(zip(HEADER, row, strict=True)) for row in table(a_result()))
 
     assert base["P95 s"] == "20.0"
     assert base["on time"] == "0%"
@@ -41,7 +45,7 @@ def test_a_sentence_says_what_a_policy_gains_at_each_rate() -> None:
         for policy, latencies in (("base", slow), ("other", fast))
     ]
 
-    assert sentences(cells_of(runs, base_s=5.0, cut=0.0)) == [
+    assert sentences(result_of(runs)) == [
         "other against base: P95 workflow latency 2.22x [2.22, 2.22] lower at 1/s; "
         "no different beyond noise (ratio 1.00 [1.00, 1.00]) at 2/s; "
         "2.22x [2.22, 2.22] higher at 3/s."

@@ -3,7 +3,7 @@
 import pytest
 
 from loadgen.records import Run
-from loadgen.report import Cell, cells_of, compare, slowest, warnings_of
+from loadgen.report import Cell, cells_of, slowest, warnings_of
 from tests.loadgen.builders import a_call_record, a_run, a_workflow_record
 
 
@@ -150,16 +150,6 @@ def test_cells_come_rate_by_rate_in_the_order_of_the_policies() -> None:
         (2.0, "a"),
         (2.0, "b"),
     ]
-
-
-def test_policies_are_compared_with_the_first_on_the_workflows_both_completed() -> None:
-    slow = a_run([20.0] * 30, policy="slow")
-    fast = a_run([10.0] * 29 + [None], policy="fast")
-    (versus,) = compare(cells_of([slow, fast], base_s=1.0, cut=0.0))
-
-    assert (versus.policy, versus.baseline) == ("fast", "slow")
-    assert versus.p95 is not None
-    assert (versus.p95.value, versus.p95.low, versus.p95.high) == (2, 2, 2)
 
 
 def test_the_slowest_workflow_is_the_baselines_and_is_shown_under_every_policy() -> None:

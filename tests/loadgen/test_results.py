@@ -13,11 +13,11 @@ from tests.loadgen.builders import a_call_record, a_run
 def a_result(*latencies_s: float, policy: str = "base", plan: str = "plan") -> Result:
     run = a_run(latencies_s or [1.0, 2.0, 3.0], policy=policy, plan=plan)
     run.calls.append(a_call_record(latency_s=5.0, ttft_s=1.0))
-    return Result(
+    return Result.of(
+        cells_of([run], base_s=1.5, cut=0.0),
         settings={"title": "A test"},
         base_s=1.5,
         slo_scale=3.0,
-        cells=cells_of([run], base_s=1.5, cut=0.0),
     )
 
 

@@ -29,7 +29,7 @@ def test_there_is_no_summary_of_nothing() -> None:
 
 
 def test_a_real_difference_is_significant() -> None:
-    ratio = quantile_ratio([pairs(factor=2.0, noise=0.1)], seed=1)
+    ratio = quantile_ratio(pairs(factor=2.0, noise=0.1), seed=1)
 
     assert ratio is not None
     assert ratio.low < 2 < ratio.high
@@ -37,25 +37,23 @@ def test_a_real_difference_is_significant() -> None:
 
 
 def test_noise_is_not_significant() -> None:
-    ratio = quantile_ratio([pairs(factor=1.0, noise=0.2)], seed=1)
+    ratio = quantile_ratio(pairs(factor=1.0, noise=0.2), seed=1)
 
     assert ratio is not None
     assert not ratio.is_significant
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
-    runs = [pairs(1.3, 0.2, 55), pairs(1.2, 0.2, 45)]
-
-    assert quantile_ratio(runs, seed=1) == quantile_ratio(runs, seed=1)
+    assert quantile_ratio(pairs(1.3, 0.2), seed=1) == quantile_ratio(pairs(1.3, 0.2), seed=1)
 
 
 def test_too_few_workflows_give_no_ratio() -> None:
-    assert quantile_ratio([pairs(1.0, 0.1, 10)], seed=1) is None
+    assert quantile_ratio(pairs(1.0, 0.1, 19), seed=1) is None
     assert quantile_ratio([], seed=1) is None
 
 
 def test_medians_can_be_compared_as_well() -> None:
-    ratio = quantile_ratio([[(30.0, 10.0)] * 40], seed=1, share=0.5)
+    ratio = quantile_ratio([(30.0, 10.0)] * 40, seed=1, share=0.5)
 
     assert ratio is not None
     assert ratio.value == pytest.approx(3)
