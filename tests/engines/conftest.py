@@ -1,7 +1,7 @@
 """The engines under test, started once for all tests, and the gateway in front of them."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -13,6 +13,7 @@ from tests.engines import fleet as fleets
 from tests.engines.fleet import Fleet, Recipe, Running
 from tests.engines.tiny_model import build
 from tests.engines.venvs import Unavailable
+from tests.engines.wire import eventually, metric
 
 KEY = "the-engine's-own-key"
 AUTHORIZED = {"authorization": f"Bearer {KEY}"}
@@ -64,22 +65,22 @@ KINDS: dict[str, dict[str, object]] = {
 }
 
 
-def configuration(urls: Mapping[str, str], **more: object) -> dict[str, object]:
-    """Return what `hexsage serve` is given for engines at these URLs."""
-    return {
-        "backends": [
-            {"name": name, "url": url, **KINDS[name], **more} for name, url in urls.items()
-        ],
-        "health": {"interval_s": 0.5, "timeout_s": 1.0},
-        "timeouts": {"connect_s": 1, "first_token_s": 20, "inter_token_s": 3, "total_s": 120},
-    }
+SETTINGS: dict[str, object] = {
+    "health": {"interval_s": 0.5, "timeout_s": 1.0},
+    "timeouts": {"connect_s": 1, "first_token_s": 20, "inter_token_s": 3, "total_s": 120},
+}
+
+
+def entry(name: str, url: str, **more: object) -> dict[str, object]:
+    """Return what `backends.yaml` says of one of the engines."""
+    return {"name": name, "url": url, **KINDS[name], **more}
 
 
 class GatewayAt(Protocol):
-    """Starts `hexsage serve` in front of engines, by name and URL."""
+    """Starts `hexsage serve` in front of backends."""
 
-    def __call__(self, urls: Mapping[str, str], **more: object) -> Running:
-        """`more` goes into the entry of every backend."""
+    def __call__(self, entries: list[dict[str, object]], **settings: object) -> Running:
+        """`settings` go before those of `SETTINGS`."""
 
 
 @pytest.fixture(scope="session")
@@ -87,10 +88,11 @@ def gateway_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayAt]:
     """A way to start gateways; all of them end with the tests."""
     with ExitStack() as stack:
 
-        def start(urls: Mapping[str, str], **more: object) -> Running:
+        def start(entries: list[dict[str, object]], **settings: object) -> Running:
             folder = tmp_path_factory.mktemp("gateway")
             config = folder / "backends.yaml"
-            config.write_text(json.dumps(configuration(urls, **more)))  # JSON is YAML
+            # JSON is YAML.
+            config.write_text(json.dumps({"backends": entries, **SETTINGS, **settings}))
             gateway = Running(fleets.gateway(config, {"ENGINE_KEY": KEY}), folder)
             stack.callback(gateway.end)
             gateway.wait_until_serving("/readyz", 60.0)
@@ -102,11 +104,12 @@ def gateway_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayAt]:
 @pytest.fixture(scope="session")
 def gateway(fleet: Fleet, gateway_at: GatewayAt) -> Running:
     """`hexsage serve` in front of all engines."""
-    return gateway_at({name: fleet[name].url for name in KINDS})
+    return gateway_at([entry(name, fleet[name].url) for name in KINDS])
 
 
 @pytest.fixture
 def site(fleet: Fleet, gateway: Running) -> Site:
-    """All engines alive, and the gateway."""
+    """All engines alive, and a gateway that knows it."""
     fleet.revive()
+    eventually(lambda: metric(gateway.url, "hexsage_backend_up") == len(KINDS), 10.0)
     return Site(fleet, gateway)

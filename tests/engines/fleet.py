@@ -128,13 +128,18 @@ class Running:
     def wait_until_serving(self, path: str = "/health", limit_s: float = START_LIMIT_S) -> None:
         """Return once it answers 200; RuntimeError with the end of its log if it never does."""
         until = time.perf_counter() + limit_s
-        while self.process.poll() is None and time.perf_counter() < until:
-            with suppress(OSError), urllib.request.urlopen(self.url + path, timeout=2) as answer:
-                if answer.status == 200:
-                    return
+        while self.is_alive and time.perf_counter() < until:
+            if self.says_ok(path):
+                return
             time.sleep(0.25)
         tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
         raise RuntimeError(f"{self.recipe.name} does not serve; the end of its log:\n{tail}")
+
+    def says_ok(self, path: str = "/health") -> bool:
+        """Whether it answers 200."""
+        with suppress(OSError), urllib.request.urlopen(self.url + path, timeout=2) as answer:
+            return bool(answer.status == 200)
+        return False
 
     @property
     def is_alive(self) -> bool:

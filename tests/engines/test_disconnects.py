@@ -3,7 +3,7 @@
 import pytest
 
 from tests.engines.conftest import Site
-from tests.engines.wire import CHAT, Connection, chat, eventually, metric
+from tests.engines.wire import CHAT, Connection, chat, eventually, is_idle, metric
 
 RUNNING = {"cpu": "vllm:num_requests_running", "llama": "llamacpp:requests_processing"}
 LIMIT_S = 1.0
@@ -19,12 +19,6 @@ def a_long_call(site: Site, engine: str, *, stream: bool = True) -> Connection:
     model = site.fleet[engine].recipe.model
     body = chat(model, "Go on and on.", stream=stream, max_tokens=1800, ignore_eos=True)
     return Connection(site.gateway.url, CHAT, body)
-
-
-def gateway_is_idle(site: Site) -> bool:
-    """Whether the gateway's books hold no request."""
-    names = ("hexsage_requests_queued", "hexsage_requests_in_flight")
-    return not any(metric(site.gateway.url, name) for name in names)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +39,7 @@ def test_an_engine_stops_when_the_client_leaves(site: Site, engine: str, stream:
     client.drop()
 
     eventually(lambda: running(site, engine) == 0, LIMIT_S)
-    eventually(lambda: gateway_is_idle(site), LIMIT_S)
+    eventually(lambda: is_idle(site.gateway.url), LIMIT_S)
 
 
 def test_a_prefill_stops_when_the_client_leaves(site: Site) -> None:
@@ -63,7 +57,7 @@ def test_a_prefill_stops_when_the_client_leaves(site: Site) -> None:
     client.drop()
 
     eventually(lambda: running_prefills() == 0, LIMIT_S)
-    eventually(lambda: gateway_is_idle(site), LIMIT_S)
+    eventually(lambda: is_idle(site.gateway.url), LIMIT_S)
 
 
 def test_a_queued_call_is_forgotten_when_its_client_leaves(site: Site) -> None:
@@ -79,4 +73,4 @@ def test_a_queued_call_is_forgotten_when_its_client_leaves(site: Site) -> None:
         assert running(site, "cpu") == 2
         assert metric(site.fleet["cpu"].url, "vllm:num_requests_waiting") == 0
     eventually(lambda: running(site, "cpu") == 0, LIMIT_S)
-    eventually(lambda: gateway_is_idle(site), LIMIT_S)
+    eventually(lambda: is_idle(site.gateway.url), LIMIT_S)

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.engines.conftest import AUTHORIZED, GatewayAt, Site
+from tests.engines.conftest import AUTHORIZED, GatewayAt, Site, entry
 from tests.engines.wire import CHAT, Answer, Connection, ask, chat, eventually, metric
 
 LIMITS = {"cpu": 6, "paced-a": 12}
@@ -48,7 +48,7 @@ def test_a_full_engine_is_a_503_that_may_be_retried(site: Site, stream: bool) ->
 
 def test_a_refusal_in_a_burst_is_a_503_too(site: Site, gateway_at: GatewayAt) -> None:
     engine = site.fleet["cpu"].url
-    gateway = gateway_at({"cpu": engine}, max_in_flight=BURST).url
+    gateway = gateway_at([entry("cpu", engine, max_in_flight=BURST)]).url
     direct = [a_burst(engine) for _ in range(3)]
     assert any(answer.status != answer.effective_status for burst in direct for answer in burst)
 

@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 
-from tests.engines.conftest import GatewayAt, Site
+from tests.engines.conftest import GatewayAt, Site, entry
 from tests.engines.wire import CHAT, Connection, chat, eventually, metric
 
 SLOTS = 2
@@ -36,7 +36,7 @@ def test_the_gateway_sends_the_urgent_call_first(site: Site) -> None:
 
 def test_the_engine_is_told_which_call_is_urgent(site: Site, gateway_at: GatewayAt) -> None:
     engine = site.fleet["cpu"].url
-    url = gateway_at({"cpu": engine}, max_in_flight=6).url
+    url = gateway_at([entry("cpu", engine, max_in_flight=6)]).url
     with ExitStack() as calls:
         holders = [calls.enter_context(a_long_call(url)) for _ in range(SLOTS)]
         for holder in holders:

@@ -107,6 +107,12 @@ def metric(url: str, name: str, **labels: str) -> float:
     return total
 
 
+def is_idle(gateway_url: str) -> bool:
+    """Whether the gateway's books hold no request."""
+    names = ("hexsage_requests_queued", "hexsage_requests_in_flight")
+    return not any(metric(gateway_url, name) for name in names)
+
+
 def eventually(is_so: Callable[[], bool], within_s: float) -> float:
     """Return after how many seconds it became so; AssertionError if it did not in time."""
     began_at = time.perf_counter()
@@ -159,6 +165,10 @@ class Connection:
             piece = response.read1(65536)
             assert piece, f"{text!r} did not come: {self._received[-1000:]!r}"
             self._received += piece
+
+    def header(self, name: str) -> str:
+        """Return a header of the answer, "" if it has none such."""
+        return self._begun().headers.get(name, "")
 
     def read_to_end(self) -> Answer:
         """Read the rest of the answer; return all of it."""
