@@ -81,7 +81,7 @@ class Admission:
         self.total = Waiting()
         self._tenants: dict[str, Waiting] = {}
         self._starts: deque[float] = deque(maxlen=64)
-        """When the last calls left the queue: the measured drain rate."""
+        """When the last calls left a queue that others stayed in: the measured drain rate."""
 
     def refusal(self, tenant: str, body_bytes: int) -> RejectReason | None:
         """Return why one more call may not wait; None if it may."""
@@ -111,7 +111,10 @@ class Admission:
 
     def started(self, now: float) -> None:
         """A waiting call was sent to a backend."""
-        self._starts.append(now)
+        if self.total.requests:
+            self._starts.append(now)
+        else:
+            self._starts.clear()
 
     def tenant(self, tenant: str) -> Waiting:
         """Return what waits of one tenant."""
