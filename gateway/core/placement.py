@@ -44,7 +44,8 @@ class Placement:
                 places[self._bind(call, pool, loads, now)] = None
             else:
                 self._queue(call, pool)
-                places[pool] = None
+                if call in self.queues[pool].first(self.policy.skip + 1):
+                    places[pool] = None  # behind that, nothing has changed for anybody
         return self._fill(places, now)
 
     def room_changed(self, load: BackendLoad, now: float) -> list[Call]:
@@ -195,14 +196,19 @@ class Placement:
         Those before it that cannot go are added to `passed`.
         """
         open_loads = pool.open()
-        share = self.policy.budget_share
-        widest = max((load.free_tokens(share) for load in open_loads), default=-inf)
+        rooms = [load.free_tokens(self.policy.budget_share) for load in open_loads]
+        widest = max(rooms, default=-inf)
         for call in queue.first(self.policy.skip + 1):
-            if call.least_tokens > widest:
+            least = call.least_tokens
+            if least > widest:
                 passed.append(call)  # no need to ask each backend
                 continue
             loads = untried(call, open_loads)
-            free = [index for index, load in enumerate(loads) if self._admits(load, call)]
+            free = [index for index, room in enumerate(rooms) if room >= least]
+            if loads is not open_loads:
+                free = [index for index, load in enumerate(loads) if self._admits(load, call)]
+            elif call.request.prefix:
+                free = [index for index in free if self._admits(loads[index], call)]
             if self._overdue:
                 kept = self._kept_from(call)
                 free = [index for index in free if loads[index] not in kept]

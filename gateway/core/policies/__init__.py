@@ -24,7 +24,6 @@ from gateway.core.policies.power_of_two import PowerOfTwo
 from gateway.core.policies.round_robin import RoundRobin
 from gateway.core.policies.weighted_jsq import WeightedJsq
 
-
 HEXGEN_ALPHA = 0.5
 HEXSAGE_ALPHA = 0.7
 """0.5 weighs own and caused delay alike; for workflows the figures are flat from 0.4 to 0.8, and

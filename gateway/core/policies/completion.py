@@ -34,6 +34,7 @@ class Completion:
         own_weight, caused_weight = 2 * self.alpha, 2 * (1 - self.alpha)
         prompt_tokens = call.request.prompt_tokens
         output_tokens = call.output_tokens
+        half_reads = 0.5 * output_tokens * prompt_tokens
         prefix = call.request.prefix
         scores = []
         for load in loads:
@@ -42,15 +43,15 @@ class Completion:
             read_s = profile.kv_read_s_per_token
             batch = len(load.running)
             fresh_tokens = load.fresh_tokens(call) if prefix else prompt_tokens
+            weights_s = profile.decode_base_s
+            arithmetic_s = prefill_s * (batch + 1)
             step_s = (
                 profile.step_overhead_s
-                + max(profile.decode_base_s, prefill_s * (batch + 1))
+                + max(arithmetic_s, weights_s)
                 + read_s * (load.context_tokens + prompt_tokens)
             )
             own_s = prefill_s * (load.pending_prefill_tokens + fresh_tokens)
             own_s += output_tokens * step_s
-            caused_s = batch * (
-                prefill_s * fresh_tokens + 0.5 * output_tokens * read_s * prompt_tokens
-            )
+            caused_s = batch * (prefill_s * fresh_tokens + read_s * half_reads)
             scores.append(own_weight * own_s + caused_weight * caused_s)
         return scores
