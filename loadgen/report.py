@@ -54,7 +54,7 @@ class Cell:
     planned: int
     measured: tuple[Paired, ...]
     arrived_in_s: float
-    """From the first to the last arrival of measured workflows."""
+    """From the first to the last arrival of measured workflows, and a mean gap more."""
     on_time: int
     """Measured workflows that met their own deadline."""
     workflow: Latency | None
@@ -262,8 +262,7 @@ class _Measured:
             )
             for one in self.workflows
         ]
-        arrivals = [one.arrival_s for one in self.workflows]
-        self.arrived_in_s = max(arrivals, default=0.0) - min(arrivals, default=0.0)
+        self.arrived_in_s = _arrived_in_s([one.arrival_s for one in self.workflows])
         self.duration_s = max((one.ended_at_s for one in run.workflows), default=0.0) - min(
             (one.arrival_s for one in run.workflows), default=0.0
         )
@@ -276,6 +275,12 @@ class _Measured:
             key = (call.workflow_index, call.step)
             latest[key] = max(latest[key], call.lag_s)
         return sum(latest.values())
+
+
+def _arrived_in_s(arrivals: Sequence[float]) -> float:
+    """Return n mean gaps for n arrivals: there are only n - 1 between them."""
+    count = len(arrivals)
+    return (max(arrivals) - min(arrivals)) * count / (count - 1) if count > 1 else 0.0
 
 
 def _ttfts(calls: Iterable[CallRecord]) -> list[float]:
