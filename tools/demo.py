@@ -89,6 +89,7 @@ def _demo(arguments: argparse.Namespace, size: Size) -> int:
             [
                 *("sweep", "--target", url, "--model", config["backends"][0]["model"]),
                 *("--qps", size.qps, "--policies", arguments.policies),
+                *(flag for path in arguments.trace for flag in ("--trace", str(path))),
                 *("--workflows", str(size.workflows), "--seed", str(arguments.seed)),
                 *("--gpus", ",".join(one["gpu"] for one in config["backends"])),
                 *("--speed", str(arguments.speed), "--out", str(arguments.out)),
@@ -210,6 +211,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--fast", action="store_true", help="one rate, about a minute")
     parser.add_argument("--policies", default="round_robin+fcfs,hexgen")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        action="append",
+        default=[],
+        help="recorded workflows instead of the built-in ones; may be repeated",
+    )
     parser.add_argument("--speed", type=_speed, default=20.0, help="(default: 20)")
     parser.add_argument("--seed", type=int, default=1, help="(default: 1)")
     parser.add_argument("--out", type=Path, default=ROOT / "demo-report")
