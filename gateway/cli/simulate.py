@@ -183,6 +183,7 @@ def _table(plan: Plan, rows: list[Row], variant: Variant) -> Table:
         box=SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
+        collapse_padding=True,
         title=f"\n{variant.label}",
         title_justify="left",
     )
