@@ -178,7 +178,8 @@ class Placement:
             for pool, queue in queues:
                 call = self._start_one(pool, queue, passed, now)
                 if call is not None:
-                    for other in passed:
+                    asked = [pool for pool, _ in queues]
+                    for other in (*passed, *self._passed_elsewhere(call, asked)):
                         other.passed += 1
                         if other.passed == self.policy.max_passed:
                             self._overdue.append(other)
@@ -229,6 +230,19 @@ class Placement:
             queue.charge(call, call.charged_s)
             return call
         return None
+
+    def _passed_elsewhere(self, call: Call, asked: list[Pool]) -> Iterator[Call]:
+        """More urgent calls, first in queues that were not asked, that wait for the same backend.
+
+        They could not go when they were asked last, and less has become free since.
+        """
+        if len(self.queues) == 1:
+            return
+        for pool, queue in self.queues.items():
+            if queue and pool not in asked and call.load in pool.loads:
+                head = queue.first(1)[0]
+                if (head.order_key, head.sequence) < (call.order_key, call.sequence):
+                    yield head
 
     def _kept_from(self, call: Call) -> set[BackendLoad]:
         """Return the backends that this call may not have: overdue calls come first there."""
