@@ -76,6 +76,7 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 log_level=settings.log_level,
                 timeout_graceful_shutdown=int(settings.drain_timeout_s),
             )

@@ -214,7 +214,7 @@ def _wants_usage(body: Mapping[str, object]) -> bool:
     options = body.get("stream_options")
     if options is None:
         return False
-    if not isinstance(options, Mapping):
+    if not isinstance(options, dict):
         raise bad_request(
             "`stream_options` must be an object.", param="stream_options", code="wrong_type"
         )
@@ -342,6 +342,6 @@ def _upstream_body(
             del changed[name]
     if add_usage:
         options = body.get("stream_options")
-        given = options if isinstance(options, Mapping) else {}
+        given = options if isinstance(options, dict) else {}
         changed["stream_options"] = {**given, "include_usage": True}
     return orjson.dumps(changed)

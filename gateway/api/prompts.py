@@ -161,7 +161,7 @@ def _least_distance(point: int) -> int:
 
 def _parts(message: object) -> Iterator[str | int]:
     """Yield a message's texts, and the tokens of what is not text."""
-    if not isinstance(message, Mapping):
+    if not isinstance(message, dict):
         return
     for name in ("role", "name", "tool_call_id"):
         value = message.get(name)
@@ -181,7 +181,7 @@ def _parts(message: object) -> Iterator[str | int]:
 def _content_part(part: object) -> Iterator[str | int]:
     if isinstance(part, str):
         yield part
-    elif isinstance(part, Mapping):
+    elif isinstance(part, dict):
         text = part.get("text")
         if isinstance(text, str):
             yield text

@@ -118,12 +118,13 @@ class StreamRelay:
             frame = loads(event.data)
         except ValueError:
             return event.name != b"error" or self._fail({"error": {}})
-        if not isinstance(frame, Mapping):
+        # Exactly a dict: looking through `Mapping` would cost more than the parsing.
+        if not isinstance(frame, dict):
             return True
         if frame.get("error") is not None or event.name == b"error":
             return self._fail(frame)
         usage = frame.get("usage")
-        if isinstance(usage, Mapping):
+        if isinstance(usage, dict):
             self._read_usage(usage)
         choices = frame.get("choices")
         if choices and isinstance(choices, list):
@@ -151,11 +152,11 @@ class StreamRelay:
         self._has_choice = True
         has_content = False
         for choice in choices:
-            if not isinstance(choice, Mapping):
+            if not isinstance(choice, dict):
                 continue
             delta = choice.get("delta")
-            if isinstance(delta, Mapping):
-                has_content |= any(value and key != "role" for key, value in delta.items())
+            if isinstance(delta, dict):
+                has_content = has_content or bool(delta.get("content")) or _has_content(delta)
             elif choice.get("text"):
                 has_content = True
             reason = choice.get("finish_reason")
@@ -197,6 +198,11 @@ def read_usage(usage: Mapping[str, object]) -> Usage:
         if isinstance(details, Mapping)
         else None,
     )
+
+
+def _has_content(delta: dict[str, object]) -> bool:
+    """Return whether a delta carries something: text, a tool call, reasoning, or what may come."""
+    return any(value and name != "role" for name, value in delta.items())
 
 
 def _count(value: object) -> int | None:
