@@ -53,9 +53,10 @@ def load_embedder(choice: str | None = None) -> Embedder:
 
 def cut(text: str) -> str:
     """Return the head and the tail of a text, or all of it where that is shorter."""
-    if len(text) <= 2 * CUT_CHARS:
-        return text
-    return f"{text[:CUT_CHARS]} {text[-CUT_CHARS:]}"
+    if len(text) > 2 * CUT_CHARS:
+        text = f"{text[:CUT_CHARS]} {text[-CUT_CHARS:]}"
+    # JSON can spell half a surrogate pair, which no tokenizer takes.
+    return text.encode("utf-8", "replace").decode()
 
 
 class StaticEmbedder:
@@ -127,7 +128,7 @@ class HashingEmbedder:
         return _unit(np.stack([self._bins(cut(text)) for text in texts]) @ self._projection)
 
     def _bins(self, text: str) -> Vector:
-        raw = np.frombuffer(f" {text.lower()} ".encode("utf-8", "replace"), np.uint8)
+        raw = np.frombuffer(f" {text.lower()} ".encode(), np.uint8)
         codes = raw.astype(np.uint32)
         bins = np.zeros(self.BINS)
         rolling = codes

@@ -17,13 +17,14 @@ from gateway.predictor.vectors import Vectors
 
 EXACT_BELOW = 1000
 """Samples up to which all are compared: no graph's recall to lose, and no slower."""
-LINKS, BUILD_EFFORT, SEARCH_EFFORT = 8, 80, 128
-"""hnswlib's M, ef_construction and ef. Coarse vectors need few links: recall@128 is 0.99."""
+LINKS, BUILD_EFFORT, SEARCH_EFFORT = 8, 80, 96
+"""hnswlib's M, ef_construction and ef. Coarse vectors need few links: recall@128 is 0.98."""
 GRAPH_BYTES, RESERVED_BYTES = 8 + 4 * (2 * LINKS + 1) + 45, 50
 """Of an element besides its vector: label, links, look-up; lock and pointers, set aside at once."""
 TOKENS, IS_CUT, STAGE, GUESS, SCALE = range(5)
 """Columns of what is kept of a sample beside its vector: one array, so that one look fetches it."""
 FACTS = 5
+MAX_STAGE_NUMBERS = 65_536
 Facts = NDArray[np.float32]
 
 
@@ -149,7 +150,9 @@ class History:
         coarse = None
         if len(self) > EXACT_BELOW:
             coarse = self._vectors.coarse(vector)
-        parts = [part.nearest(vector, coarse, count) for part in self.generations if part.size]
+        # Of two generations each holds about half of the nearest; a quarter to spare is enough.
+        each = count if coarse is None or len(self.generations) == 1 else count * 3 // 4
+        parts = [part.nearest(vector, coarse, each) for part in self.generations if part.size]
         if not parts:
             return _NONE
         found = parts[0]
@@ -211,7 +214,7 @@ class Histories:
         number = self._stages.pop(stage, None)
         if number is None:
             number = len(self._stages)
-            if number == 2**16:
+            if number == MAX_STAGE_NUMBERS:
                 _, number = self._stages.popitem(last=False)
         self._stages[stage] = number
         return number

@@ -231,7 +231,7 @@ def _scan(path: Path) -> _Scan | None:
                 else:
                     found.records += 1
             return found
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         return None
 
 

@@ -15,6 +15,7 @@ FEATURES = 5
 FEATURE_WEIGHT = 0.5
 FEATURE_VERSION = 1
 """Goes up when the row's meaning changes: kept with what is written to disk."""
+COUNTED_CHARS = 4096
 MAX_CACHED = 2048
 
 _DIGIT = re.compile(r"\d")
@@ -25,10 +26,13 @@ def features(text: str) -> list[float]:
 
     Log of characters, words and lines, whether it ends in a question mark, whether it has a digit.
     """
-    lines = text.count("\n")
+    # Of a long text the beginning is counted: all of it would take longer than to embed it.
+    sample = text[:COUNTED_CHARS]
+    scale = len(text) / max(len(sample), 1)
+    lines = sample.count("\n") * scale
     raw = (
         (log1p(len(text)) - 4.8) / 0.9,
-        (log1p(text.count(" ") + lines + 1) - 3.1) / 0.9,
+        (log1p(sample.count(" ") * scale + lines + 1) - 3.1) / 0.9,
         (log1p(lines) - 0.4) / 0.7,
         1.0 if text[-64:].rstrip().endswith("?") else -0.7,
         1.5 if _DIGIT.search(cut(text)) else -0.5,

@@ -1,0 +1,41 @@
+"""Kernel ridge regression of the log length."""
+
+import numpy as np
+import pytest
+
+from gateway.predictor.guess import fit
+from gateway.predictor.query import Vector
+
+
+def world(count: int, seed: int = 1) -> tuple[Vector, np.ndarray[tuple[int], np.dtype[np.float32]]]:
+    """Return unit vectors, and log lengths that bend with them."""
+    rng = np.random.default_rng(seed)
+    found = rng.standard_normal((count, 8))
+    rows = (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
+    target = 5 + 2 * rows[:, 0] + np.abs(rows[:, 1]) + 0.1 * rng.standard_normal(count)
+    return rows, target.astype(np.float32)
+
+
+def test_it_learns_what_bends() -> None:
+    rows, target = world(300)
+    guess, _ = fit(rows, target, np.zeros(300, bool))
+    new, truth = world(200, seed=2)
+    found = np.array([guess.of(row) for row in new])
+    assert np.corrcoef(found, truth)[0, 1] > 0.9
+
+
+def test_what_it_says_of_its_own_rows_it_says_without_having_seen_them() -> None:
+    rows, target = world(120)
+    _, guesses = fit(rows, target, np.zeros(120, bool))
+    others = np.arange(120) != 7
+    without, _ = fit(rows[others], target[others], np.zeros(119, bool))
+    # The centre, too, would move a little.
+    assert guesses[7] == pytest.approx(without.of(rows[7]), abs=0.02)
+
+
+def test_cut_samples_teach_nothing_but_are_guessed() -> None:
+    rows, target = world(200)
+    is_cut = np.arange(200) % 4 == 0
+    spoiled = np.where(is_cut, 0, target).astype(np.float32)
+    _, guesses = fit(rows, spoiled, is_cut)
+    assert np.corrcoef(guesses[is_cut], target[is_cut])[0, 1] > 0.8

@@ -1,0 +1,96 @@
+"""Arithmetic on probability by bucket."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.lengths import EDGES, PRIOR, bucket_of
+from gateway.predictor import histograms as h
+from gateway.predictor.query import Mass
+
+counts = st.lists(st.integers(0, 9), min_size=48, max_size=48).map(lambda c: np.array(c, float))
+FLAT: Mass = np.full(48, 1 / 48)
+
+
+@given(st.lists(st.floats(0, 40_000), min_size=1))
+def test_buckets_are_those_of_the_core(lengths: list[float]) -> None:
+    assert h.buckets_of(lengths).tolist() == [bucket_of(length) for length in lengths]
+
+
+@given(counts, counts, st.floats(0.1, 50))
+def test_a_posterior_is_a_distribution(events: Mass, cut: Mass, weight: float) -> None:
+    mass = h.posterior(events, cut, FLAT, weight)
+    assert mass.sum() == pytest.approx(1)
+    assert mass.min() >= 0
+
+
+@given(counts)
+def test_without_cut_samples_it_is_the_plain_mixture(events: Mass) -> None:
+    plain = (events + 2 * FLAT) / (events.sum() + 2)
+    barely_cut = np.zeros(48)
+    barely_cut[0] = 1e-12  # cut before anything else: nobody's place changes
+    assert h.posterior(events, np.zeros(48), FLAT, 2) == pytest.approx(plain)
+    assert h.posterior(events, barely_cut, FLAT, 2) == pytest.approx(plain, abs=1e-9)
+
+
+def test_a_cut_sample_counts_as_longer_than_what_there_was_of_it() -> None:
+    events, cut = np.zeros(48), np.zeros(48)
+    events[[10, 30]] = 5
+    cut[20] = 10
+
+    mass = h.posterior(events, cut, FLAT, 0.01)
+
+    assert mass[30] == pytest.approx(0.75, abs=0.01)  # 5 of 20 went at 10; all cut ones at 30
+    assert mass[10] == pytest.approx(0.25, abs=0.01)
+
+
+@given(st.floats(0.05, 20))
+def test_a_stretched_distribution_keeps_its_mass_and_moves_its_median(factor: float) -> None:
+    mass = np.array(PRIOR.mass)
+    moved = h.stretched(mass, factor)
+    assert moved.sum() == pytest.approx(1)
+    if 16 < h.median(mass) * factor < 8000:
+        assert h.median(moved) == pytest.approx(h.median(mass) * factor, rel=0.1)
+
+
+def test_a_blurred_length_stays_where_it_was() -> None:
+    mass = h.blurred(np.log([300.0]), 0.2)
+    assert mass.sum() == pytest.approx(1)
+    assert h.median(mass) == pytest.approx(300, rel=0.05)
+
+
+def test_of_several_answers_the_longest_is_longer() -> None:
+    mass = np.array(PRIOR.mass)
+    assert h.mean_tokens(h.longest_of(mass, 4)) > 1.5 * h.mean_tokens(mass)
+    assert h.longest_of(mass, 1) is mass
+
+
+def test_tempering_widens_or_narrows() -> None:
+    mass = np.array(PRIOR.mass)
+    spread = {e: h.to_lengths(h.tempered(mass, e)) for e in (0.5, 1.0, 1.4)}
+    widths = [d.quantile(0.9) - d.quantile(0.1) for d in spread.values()]
+    assert widths == sorted(widths, reverse=True)
+
+
+@given(st.integers(1, 20_000), st.integers(0, 10_000))
+def test_crps_is_the_integral_it_claims_to_be(tokens: int, seed: int) -> None:
+    mass = np.random.default_rng(seed).dirichlet(np.full(48, 0.3))
+    grid = np.linspace(0, 20_000, 80_001)
+    below = np.interp(grid, EDGES, np.concatenate(([0.0], np.cumsum(mass))))
+    integral = np.trapezoid((below - (grid >= tokens)) ** 2, grid)
+    assert h.crps(mass, tokens) == pytest.approx(integral, rel=0.01, abs=1.0)
+
+
+def test_the_transform_of_honest_forecasts_is_uniform() -> None:
+    rng = np.random.default_rng(1)
+    mass = np.array(PRIOR.mass)
+    lengths = np.array(EDGES[1:])[rng.choice(48, 4000, p=mass / mass.sum())]
+    places = [h.pit(mass, tokens, rng.random()) for tokens in lengths]
+    assert np.histogram(places, 10, (0, 1))[0] / 4000 == pytest.approx(0.1, abs=0.02)
+
+
+def test_of_a_cut_answer_the_transform_lies_above_the_cut() -> None:
+    mass = np.array(PRIOR.mass)
+    assert h.pit_if_cut(mass, 300, 0.0) > 0.4
+    assert h.pit_if_cut(mass, 300, 0.999) > 0.99

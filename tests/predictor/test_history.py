@@ -1,0 +1,89 @@
+"""Histories: nearest samples, two generations, bounds."""
+
+import numpy as np
+import pytest
+
+from gateway.predictor import history as module
+from gateway.predictor.embedder import HashingEmbedder
+from gateway.predictor.history import GUESS, TOKENS, Histories, History, Sample
+from gateway.predictor.query import Vector
+from gateway.predictor.vectors import Vectors
+
+VECTORS = Vectors(HashingEmbedder())
+
+
+def rows(count: int, seed: int = 1) -> Vector:
+    """Return unit vectors in clusters."""
+    rng = np.random.default_rng(seed)
+    found = rng.standard_normal((20, VECTORS.dim))[rng.integers(0, 20, count)]
+    found += 0.7 * rng.standard_normal((count, VECTORS.dim))
+    unit: Vector = (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
+    return unit
+
+
+def filled(count: int, window: int = 10_000) -> tuple[History, Vector]:
+    """Return a history of samples of 0, 1, 2 … tokens, and their vectors."""
+    vectors = rows(count)
+    history = History(window, VECTORS)
+    for number, vector in enumerate(vectors):
+        history.add(Sample(vector, float(number), False, 0))
+    return history, vectors
+
+
+@pytest.mark.parametrize("count", [50, 1500], ids=["exact", "graph"])
+def test_the_nearest_are_found(count: int) -> None:
+    history, vectors = filled(count)
+    hits = 0
+    for vector in vectors[:20]:
+        found = set(history.nearest(vector, 10).facts[:, TOKENS].astype(int))
+        hits += len(found & set(np.argsort(vectors @ vector)[-10:].tolist()))
+    assert hits >= 170  # bytes for floats, and a graph, cost a little
+
+
+def test_the_older_generation_goes_when_the_newer_is_full() -> None:
+    history, _ = filled(250, window=100)
+    assert 50 <= len(history) <= 100
+    kept = [g.facts[: g.size, TOKENS] for g in history.generations]
+    assert np.concatenate(kept).min() == 150
+
+
+def test_an_empty_history_has_no_neighbours() -> None:
+    assert len(History(100, VECTORS).nearest(rows(1)[0], 5).similarity) == 0
+
+
+def test_guesses_go_beside_the_samples_they_are_of() -> None:
+    history, _ = filled(70, window=100)
+    latest = history.latest(30)
+    latest.store(np.expm1(latest.log_tokens))
+    facts = np.concatenate([g.facts[: g.size] for g in history.generations])
+    assert facts[-30:, GUESS] == pytest.approx(facts[-30:, TOKENS], rel=1e-3)
+    assert np.isnan(facts[:-30, GUESS]).all()
+
+
+def test_models_are_bounded_least_recently_used_first() -> None:
+    histories = Histories(VECTORS, 100, 2, 10**9)
+    for model in ("a", "b", "a", "c"):
+        histories.add(model, Sample(rows(1)[0], 1.0, False, 0))
+    assert set(histories.sizes()) == {"a", "c"}
+
+
+def test_bytes_are_bounded() -> None:
+    histories = Histories(VECTORS, 2000, 8, 1_500_000)
+    for number, vector in enumerate(rows(4000)):
+        histories.add(f"m{number % 4}", Sample(vector, 1.0, False, 0))
+    assert histories.nbytes < 1_800_000
+    assert sum(histories.sizes().values()) > 500
+
+
+def test_the_median_follows_what_is_added() -> None:
+    history, _ = filled(101)
+    assert history.log_median_tokens() == pytest.approx(np.log(50), abs=0.1)
+
+
+def test_stage_numbers_stay_as_long_as_they_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_STAGE_NUMBERS", 100)
+    histories = Histories(VECTORS, 100, 2, 10**9)
+    first = histories.stage_number("kept")
+    for number in range(1000):
+        assert 0 <= histories.stage_number(f"s{number}") < 100
+        assert histories.stage_number("kept") == first

@@ -1,0 +1,141 @@
+"""The owner thread: deadlines, bounds, errors."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from gateway.predictor import owner as module
+from gateway.predictor.history import Histories
+from gateway.predictor.learner import Learner
+from gateway.predictor.owner import Owner
+from gateway.predictor.query import Ended, Level, Mass, Ticket
+from gateway.predictor.similar import Similar
+from gateway.predictor.vectors import Vectors
+from tests.predictor.builders import LetterEmbedder, a_ticket
+
+MASS: Mass = np.full(48, 1 / 48)
+
+
+class GatedLearner(Learner):
+    """Answers once its gate is open."""
+
+    def __init__(self) -> None:
+        vectors = Vectors(LetterEmbedder())
+        super().__init__(Similar(vectors, Histories(vectors, 100, 8, 10**9)), None)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.batches: list[int] = []
+
+    def answer(self, tickets: Sequence[Ticket]) -> list[tuple[Mass, Level] | None]:
+        """Wait, then answer each ticket alike."""
+        self.gate.wait(10)
+        self.batches.append(len(tickets))
+        if any(ticket.text == "boom" for ticket in tickets):
+            raise ArithmeticError("boom")
+        return [(MASS, Level.SIMILAR) for _ in tickets]
+
+
+@asynccontextmanager
+async def running(learner: Learner) -> AsyncIterator[Owner]:
+    """Run an owner."""
+    owner = Owner(learner)
+    owner.start()
+    try:
+        yield owner
+    finally:
+        owner.close()
+
+
+def test_those_who_wait_are_answered_together() -> None:
+    async def story() -> None:
+        learner = GatedLearner()
+        async with running(learner) as owner:
+            learner.gate.clear()
+            replies = [owner.ask(a_ticket()) for _ in range(17)]
+            learner.gate.set()
+            answers = await asyncio.gather(*(reply for reply in replies if reply is not None))
+            assert [answer and answer[1] for answer in answers] == [Level.SIMILAR] * 17
+            assert sum(learner.batches) == 17
+            assert len(learner.batches) < 17
+
+    asyncio.run(story())
+
+
+def test_more_than_could_be_answered_in_time_are_turned_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_ASKS", 4)
+    monkeypatch.setattr(module, "MAX_OUTCOMES", 4)
+
+    async def story() -> None:
+        learner = GatedLearner()
+        async with running(learner) as owner:
+            learner.gate.clear()
+            asked = [owner.ask(a_ticket()) for _ in range(30)]
+            told = [owner.tell(a_ticket(), 5, Ended.FINISHED) for _ in range(30)]
+            learner.gate.set()
+            assert None in asked
+            assert False in told
+            await owner.drained()
+
+    asyncio.run(story())
+
+
+def test_one_bad_call_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with running(GatedLearner()) as owner:
+            first, second = owner.ask(a_ticket("boom")), None
+            assert first is not None
+            assert await first is None
+            second = owner.ask(a_ticket("fine"))
+            assert second is not None
+            assert await second is not None
+
+    asyncio.run(story())
+    assert "ArithmeticError: boom" in caplog.text
+
+
+def test_one_who_left_is_not_answered_and_not_missed() -> None:
+    async def story() -> None:
+        learner = GatedLearner()
+        async with running(learner) as owner:
+            learner.gate.clear()
+            first, left = owner.ask(a_ticket()), owner.ask(a_ticket())
+            assert first is not None
+            assert left is not None
+            left.cancel()
+            learner.gate.set()
+            assert await first is not None
+            await owner.drained()
+
+    asyncio.run(story())
+
+
+def test_outcomes_told_before_it_closes_are_learned() -> None:
+    async def story() -> None:
+        learner = GatedLearner()
+        owner = Owner(learner)
+        owner.start()
+        for _ in range(50):
+            owner.tell(a_ticket("abc"), 5, Ended.FINISHED)
+        owner.close()
+        assert learner.history_sizes() == {"m": 50}
+        assert owner.ask(a_ticket()) is None
+
+    asyncio.run(story())
+
+
+def test_what_it_says_of_itself_is_published() -> None:
+    async def story() -> None:
+        async with running(GatedLearner()) as owner:
+            owner.tell(a_ticket("abc"), 5, Ended.FINISHED)
+            await owner.drained()
+            assert owner.published.history_sizes == {"m": 1}
+            assert owner.published.calibration["m"]["samples"] == 1
+            assert owner.published.nbytes > 0
+
+    asyncio.run(story())
