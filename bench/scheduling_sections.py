@@ -159,6 +159,9 @@ def section_faults(bench: Bench) -> None:
         truth[2] = _scaled(cell, 2, 2.0)
         return replace(cell, engines=tuple(truth))
 
+    def unlearning(change: Callable[[Cell], Cell]) -> Callable[[Cell], Cell]:
+        return lambda cell: replace(change(cell), learns_profiles=False)
+
     def window(cell: Cell) -> tuple[float, float]:
         start = cell.count / cell.rate_per_s * 0.4
         return start, start + 600
@@ -189,7 +192,9 @@ def section_faults(bench: Bench) -> None:
         ("none", lambda cell: cell),
         ("each stage's forecast off x2 or /2", lambda c: replace(c, forecast_factor=2.0)),
         ("one A100 twice as slow as believed", slower),
+        ("the same, profiles not corrected", unlearning(slower)),
         ("the A6000 twice as slow as believed", faster),
+        ("the same, profiles not corrected", unlearning(faster)),
         ("one A100 three times as slow for 600 s", stall),
         ("one A100 down for 600 s, its work retried", crash),
     ]
