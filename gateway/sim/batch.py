@@ -29,6 +29,7 @@ class Sequence:
         "prefix",
         "present",
         "prompt_tokens",
+        "reach",
         "shared_blocks",
         "started_at",
         "urgency",
@@ -51,6 +52,8 @@ class Sequence:
         self.urgency = urgency
         self.arrival = arrival
         """Its number among the engine's calls: breaks every tie."""
+        self.reach = 0
+        """Tokens in the KV cache for which it has reserved room."""
         self.present = True
         """Not aborted."""
         self.output = 0

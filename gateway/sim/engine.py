@@ -35,6 +35,9 @@ class EngineCall(NamedTuple):
     prefix: tuple[PromptSegment, ...] = ()
     priority: int = 0
     """vLLM's meaning: lower is sooner. Counts only with priority scheduling."""
+    reserved_tokens: int = 0
+    """Output tokens for which it gets KV blocks at admission, as in TGI: a batch in which all do
+    so never preempts. 0: blocks as they are needed, as in vLLM."""
 
 
 class FirstTokenAt(NamedTuple):
@@ -92,6 +95,8 @@ class EngineModel:
         self._max_seqs = min(profile.max_num_seqs, profile.max_batched_tokens)
         self._arrivals = 0
         self._slowness = 1.0
+        self._reserves = False
+        """Some call reserves blocks."""
         self._boundary = 0.0
         """When the last step ended, and the next begins."""
         self._events: list[EngineEvent] = []
@@ -133,13 +138,16 @@ class EngineModel:
             raise ValueError(f"call '{call.id}' is already in the engine")
         if call.prompt_tokens < 1 or call.output_tokens < 1:
             raise ValueError(f"call '{call.id}' needs at least one prompt and one output token")
-        if not self.fits(call.prompt_tokens, call.output_tokens):
+        if not self.fits(call.prompt_tokens, max(call.output_tokens, call.reserved_tokens)):
             raise ValueError(f"call '{call.id}' is larger than the KV cache")
         if not self._calls and self._run is None:
             self._boundary = now
         self._arrivals += 1
         urgency = call.priority if self._priority_scheduling else 0
         sequence = Sequence(*call[:4], urgency, self._arrivals)
+        if call.reserved_tokens:
+            sequence.reach = call.prompt_tokens + call.reserved_tokens - 1
+            self._reserves = True
         self._calls[call.id] = sequence
         entry = (urgency, self._arrivals, sequence)
         self._drop_absent()
@@ -244,6 +252,10 @@ class EngineModel:
         if self._run is not None and self._run.is_decode:
             used += self._decoding.blocks_needed(self._run.done_by(now) + 1)
         return used * self._block_tokens
+
+    def kv_reserved_tokens(self, now: float) -> int:
+        """Return those tokens and the ones that calls in the batch have reserved beyond."""
+        return self.kv_used_tokens(now) + self._promised_blocks() * self._block_tokens
 
     def kv_usage(self, now: float) -> float:
         """Return the share of the KV cache in use, 0 to 1."""
@@ -390,7 +402,8 @@ class EngineModel:
             cached, unused = self._cache.match(sequence.prefix)
             # The last token is computed in any case: its output is the next token.
             cached = min(cached, (total - 1) // self._block_tokens)
-        if self._blocks(total) - cached + unused > self.total_blocks - self._used_blocks:
+        free = self.total_blocks - self._used_blocks - self._promised_blocks()
+        if self._blocks(max(total, sequence.reach)) - cached + unused > free:
             return False
         if looks_up:
             sequence.lease = self._cache.acquire(sequence.prefix)
@@ -404,6 +417,19 @@ class EngineModel:
             sequence.cached_tokens = sequence.computed
             sequence.started_at = self._boundary
         return True
+
+    def _promised_blocks(self) -> int:
+        """Return the blocks that calls in the batch have reserved and not taken yet."""
+        if not self._reserves:
+            return 0
+        promised = 0
+        for sequence in self._running:
+            computed = sequence.computed
+            if sequence.finish_step != NOT_DECODING:
+                # The block for the step that begins is taken already.
+                computed = sequence.prompt_tokens + self._decoding.steps + sequence.offset
+            promised += max(self._blocks(sequence.reach) - self._blocks(computed), 0)
+        return promised
 
     def _compute_chunk(self, sequence: Sequence, budget: int) -> int:
         """Let a sequence prefill in this step as much as `budget` allows; return the tokens."""

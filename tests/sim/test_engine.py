@@ -467,3 +467,51 @@ def test_looking_more_often_changes_nothing(actions: list[Action], looks: list[i
         return events + finish(engine)
 
     assert run([look * 0.01 for look in looks]) == run([])
+
+
+# -- reservation at admission, as TGI does
+
+
+def a_reserving_call(id: str, prompt_tokens: int, output_tokens: int, reserved: int) -> EngineCall:
+    """Return a call that wants room for `reserved` output tokens before it begins."""
+    return EngineCall(id, prompt_tokens, output_tokens, reserved_tokens=reserved)
+
+
+def test_reserved_room_is_kept_from_others_however_short_the_answer_is() -> None:
+    engine = EngineModel(TINY)
+    engine.submit(a_reserving_call("large", 20, 5, 101), 0.0)
+    engine.submit(a_reserving_call("head", 20, 5, 41), 0.0)
+    engine.submit(a_reserving_call("behind", 1, 1, 1), 0.0)
+
+    engine.advance(step_s(TINY, 20, 0) / 2)
+    assert (engine.running, engine.waiting) == (1, 2)
+    assert engine.kv_reserved_tokens(0.1) == 120
+
+    done = endings(finish(engine))
+    assert done["head"].started_at == done["large"].at
+    assert done["behind"].started_at >= done["head"].started_at
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 60), st.integers(1, 80), st.integers(0, 20)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_nobody_is_preempted_where_all_reserve(sizes: list[tuple[int, int, int]]) -> None:
+    engine = EngineModel(TINY)
+    for number, (prompt_tokens, output_tokens, more) in enumerate(sizes):
+        call = a_reserving_call(str(number), prompt_tokens, output_tokens, output_tokens + more)
+        engine.submit(call, number / 7)
+        assert engine.kv_reserved_tokens(number / 7) <= TINY.kv_tokens
+
+    assert len(endings(finish(engine))) == len(sizes)
+    assert engine.preemptions == 0
+    assert engine.kv_reserved_tokens(1e6) == 0
+
+
+def test_a_call_that_reserves_more_than_there_is_can_never_run() -> None:
+    with pytest.raises(ValueError, match="larger than the KV cache"):
+        EngineModel(TINY).submit(a_reserving_call("a", 100, 1, 62), 0.0)
