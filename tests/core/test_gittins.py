@@ -70,6 +70,13 @@ def test_the_cost_of_an_answer_is_the_kv_its_tokens_read() -> None:
     assert cost_of(10) == 10**2 / 2 + 100 * 10
 
 
+def test_what_must_be_spent_before_the_first_token_counts_until_it_is() -> None:
+    sure = LengthDistribution.point(100)
+
+    assert gittins_index(sure, lambda tokens: 7 + tokens) == pytest.approx(107, rel=0.02)
+    assert gittins_index(sure, lambda tokens: 7 + tokens, 60) == pytest.approx(40, rel=0.02)
+
+
 def test_a_spread_forecast_goes_before_a_sure_one_of_the_same_mean() -> None:
     spread = LengthDistribution.from_samples([10, 10, 10, 970])
     sure = LengthDistribution.point(spread.mean_tokens)
