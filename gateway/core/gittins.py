@@ -20,8 +20,8 @@ def gittins_index(
     """Return the index, in the unit of `cost_of`, of an answer that has reached `age_tokens`.
 
     `cost_of` maps tokens to cost and rises; it may start above 0, by what must be spent before the
-    first token. At age 0 nothing is attained, not even that. Past the last edge the index is the cost of half as
-    much again: an answer that outlived its forecast is served late, not never.
+    first token. At age 0 nothing is attained, not even that. Past the last edge the index is the
+    cost of half as much again: an answer that outlived its forecast is served late, not never.
     """
     attained = cost_of(age_tokens) if age_tokens > 0 else 0.0
     alive = lengths.exceeds(age_tokens)
