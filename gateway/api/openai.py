@@ -1,5 +1,6 @@
 """/v1/chat/completions and /v1/completions: from a client's bytes to the driver and back."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -107,6 +108,9 @@ class Completions:
             await send_error(send, error, exchange.request_id)
         except (BodyGone, ClientLeft):
             pass
+        except asyncio.CancelledError:
+            # The server stops and has waited long enough for this request to end by itself.
+            await exchange.fail(errors.refusal(Refused(RejectReason.SHUTTING_DOWN)))
         except Exception:
             log.exception("request %s", own_id)
             await exchange.fail(errors.INTERNAL)

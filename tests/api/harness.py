@@ -185,9 +185,8 @@ class Wire:
         self.writer.close()
 
 
-@asynccontextmanager
-async def a_gateway(*engines: FakeBackend, **settings: object) -> AsyncIterator[Running]:
-    """Run a gateway in front of these engines; afterwards the oracle is asked."""
+def built(*engines: FakeBackend, **settings: object) -> Gateway:
+    """Build a gateway for these engines."""
     backends = [
         {"name": f"e{number}", "url": engine.url, "gpu": "A100-80G"}
         for number, engine in enumerate(engines)
@@ -202,10 +201,16 @@ async def a_gateway(*engines: FakeBackend, **settings: object) -> AsyncIterator[
         chosen["backends"] = [{**a, **b} for a, b in zip(backends, given, strict=True)]
     else:
         chosen["backends"] = backends
-    gateway = Gateway(
+    return Gateway(
         Settings.model_validate(chosen),
         predictor=LengthPredictor(PredictorSettings(is_semantic=False)),
     )
+
+
+@asynccontextmanager
+async def a_gateway(*engines: FakeBackend, **settings: object) -> AsyncIterator[Running]:
+    """Run a gateway in front of these engines; afterwards the oracle is asked."""
+    gateway = built(*engines, **settings)
     async with (
         serving(gateway) as port,
         aiohttp.ClientSession(auto_decompress=True) as session,
@@ -230,14 +235,13 @@ async def serving(gateway: Gateway) -> AsyncIterator[int]:
         log_config=None,
         timeout_graceful_shutdown=1,
     )
+    # What `Server.serve` does, less its signals and its loop, which looks up ten times a second.
+    config.load()
     server = uvicorn.Server(config)
-    serve = asyncio.ensure_future(server.serve())
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    await server.on_tick(0)
     try:
-        while not server.started:
-            await asyncio.sleep(0.005)
-            if serve.done():
-                await serve
         yield server.servers[0].sockets[0].getsockname()[1]
     finally:
-        server.should_exit = True
-        await serve
+        await server.shutdown()

@@ -3,10 +3,11 @@
 import asyncio
 import json
 
+import aiohttp
 import pytest
 
-from tests.api.harness import a_gateway, chat
-from tests.backends.fake_backend import a_fake_backend, after, plain
+from tests.api.harness import Running, a_gateway, built, chat, serving
+from tests.backends.fake_backend import a_fake_backend, after, frame, plain, streams
 
 pytestmark = pytest.mark.anyio
 
@@ -100,3 +101,27 @@ async def test_a_stopping_gateway_takes_nothing_new_and_finishes_what_it_has() -
         assert ready.status == 503
         assert (await running).status == 200
         gw.canary = False
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_does_not_end_in_time_is_told_why(stream: bool) -> None:
+    """Case 201."""
+    endless = streams(*[frame("tok")] * 600, gap_s=0.1)
+    async with a_fake_backend(endless if stream else after(60)) as engine:
+        gateway = built(engine)
+        async with serving(gateway) as port:
+            async with aiohttp.ClientSession() as session:
+                wire = await Running(gateway, (engine,), session, port).dial(chat(stream=stream))
+            while not engine.calls:  # noqa: ASYNC110 - the fake tells nobody
+                await asyncio.sleep(0.01)
+            if stream:
+                await wire.read_until(b"tok")
+            gateway.begin_shutdown()
+        said = await wire.read_all()
+        wire.close()
+
+        assert b"shutting_down" in said
+        assert (b" 503 " in said) is not stream
+        assert b"[DONE]" not in said
+        assert gateway.driver.in_flight == 0
+        assert engine.calls[0].gone_at is not None
