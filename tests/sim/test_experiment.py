@@ -72,7 +72,7 @@ def test_a_cells_deadline_goes_before_the_traces() -> None:
 
 def test_single_calls_arrive_beside_the_workflows() -> None:
     singles = tuple(a_trace(30, name=SINGLE))
-    cell = replace(a_cell(rate_per_s=0.5), singles=singles, singles_per_s=2.0)
+    cell = replace(a_cell(rate_per_s=0.1), singles=singles, singles_per_s=0.4)
 
     coming = arrivals(cell)
 
