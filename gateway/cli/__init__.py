@@ -1,4 +1,4 @@
-"""Subcommands of `hexsage` that need no running gateway: one module each.
+"""Subcommands of `hexsage`: one module each.
 
 Each has `add_arguments(parser)` and `run(arguments)`, which returns the exit code.
 """

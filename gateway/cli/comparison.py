@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from statistics import fmean
 
-from gateway.cli.inputs import NamedPolicy
+from gateway.cli.inputs import NamedPolicy, deadline_s_of
 from gateway.core.profiles import GpuProfile
 from gateway.core.types import Backend, BackendId
-from gateway.sim.experiment import DEADLINE_SCALE, Cell, Workload
+from gateway.sim.experiment import Cell, Workload
 from gateway.sim.scorecard import Scorecard, bootstrap_ratio
 from gateway.sim.simulator import Fault
 
@@ -74,8 +74,7 @@ class Plan:
 
     def cells(self) -> list[Cell]:
         """Return the runs: by variant, load, policy, seed."""
-        has_deadlines = any(w.deadline_s is not None for w in self.workload.held_out)
-        unloaded_s = self.workload.unloaded_s(self.variants[0].backends)
+        deadline_s = deadline_s_of(self.workload, self.variants[0].backends)
         return [
             Cell(
                 workload=self.workload,
@@ -88,7 +87,7 @@ class Plan:
                 seed=seed,
                 count=self.count,
                 cv=self.cv,
-                deadline_s=None if has_deadlines else DEADLINE_SCALE * unloaded_s,
+                deadline_s=deadline_s,
                 learns_profiles=self.learns_profiles,
             )
             for variant in self.variants

@@ -14,7 +14,7 @@ from gateway.core.policies.alpha_balanced import Score
 from gateway.core.profiles import built_in
 from gateway.core.types import Backend, BackendId
 from gateway.sim import recorder
-from gateway.sim.experiment import Workload, capacity_per_s
+from gateway.sim.experiment import DEADLINE_SCALE, Workload, capacity_per_s
 from gateway.sim.simulator import MODEL, Fault, FaultKind
 from gateway.sim.trace import SINGLE, TraceError, TraceWorkflow
 
@@ -47,9 +47,23 @@ def load_trace(path: Path) -> list[TraceWorkflow]:
 
 def capacity_of(workload: Workload, backends: Sequence[Backend]) -> float:
     """Return the fleet's reference capacity in workflows a second (load 1)."""
-    is_single = all(w.name == SINGLE for w in (*workload.seen, *workload.held_out))
     # Short calls fill the KV cache before they fill a batch of 12.
-    return capacity_per_s(workload, backends, max_in_flight=None if is_single else 12)
+    return capacity_per_s(workload, backends, max_in_flight=None if _is_single(workload) else 12)
+
+
+def deadline_s_of(workload: Workload, backends: Sequence[Backend]) -> float | None:
+    """Return the deadline of every workflow where the trace has none: three times T0.
+
+    None where the trace has its own; single calls get none, or they would all be ordered by it.
+    """
+    has_deadlines = any(w.deadline_s is not None for w in workload.held_out)
+    if has_deadlines or _is_single(workload):
+        return None
+    return DEADLINE_SCALE * workload.unloaded_s(backends)
+
+
+def _is_single(workload: Workload) -> bool:
+    return all(w.name == SINGLE for w in (*workload.seen, *workload.held_out))
 
 
 def fleet_of(

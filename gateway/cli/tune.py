@@ -16,7 +16,7 @@ from rich.table import Table
 from gateway.cli import inputs
 from gateway.cli.inputs import OK, UsageError
 from gateway.core.policies import DEFAULT_POLICY
-from gateway.sim.experiment import DEADLINE_SCALE, Cell, Workload, measure_all
+from gateway.sim.experiment import Cell, Workload, measure_all
 from gateway.tuner.search import Finding, Objective, Search, candidates, search
 from gateway.tuner.tuner import told
 
@@ -109,7 +109,6 @@ def _plan(arguments: argparse.Namespace) -> Search:
         raise UsageError(f"policy '{policy.name}' has no settings to tune")
     backends = inputs.fleet_of(arguments.fleet, arguments.model_size_b, arguments.weight_bits)
     workload = Workload.split(arguments.trace.stem, inputs.load_trace(arguments.trace))
-    has_deadlines = any(w.deadline_s is not None for w in workload.held_out)
     base = Cell(
         workload=workload,
         backends=backends,
@@ -119,7 +118,7 @@ def _plan(arguments: argparse.Namespace) -> Search:
         seed=0,
         count=arguments.count,
         cv=arguments.cv,
-        deadline_s=None if has_deadlines else DEADLINE_SCALE * workload.unloaded_s(backends),
+        deadline_s=inputs.deadline_s_of(workload, backends),
     )
     objective = Objective(arguments.objective)
     return Search(base=base, objective=objective, confirm_seeds=arguments.seeds)

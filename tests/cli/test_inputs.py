@@ -1,5 +1,6 @@
 """What the command line says, and how it is told that it makes no sense."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,10 @@ from gateway.cli import inputs
 from gateway.cli.inputs import UsageError, add_gpus, failure_of, fleet_of, misprofile_of, policy_of
 from gateway.core.policies import PolicySettings
 from gateway.core.profiles import built_in, roofline
+from gateway.sim.experiment import Workload
 from gateway.sim.simulator import FaultKind
+from gateway.sim.trace import SINGLE
+from tests.tuner.builders import a_trace
 
 FLEET = fleet_of("A100,A100,L40S")
 
@@ -126,3 +130,13 @@ def test_traces_that_cannot_be_read_are_refused(tmp_path: Path, content: str) ->
 
     with pytest.raises(UsageError, match=r"trace\.json"):
         inputs.load_trace(path)
+
+
+def test_deadlines_come_from_the_trace_or_from_its_unloaded_length() -> None:
+    with_deadlines = Workload.split("t", a_trace())
+    bare = Workload.split("t", [replace(w, deadline_s=None) for w in a_trace()])
+    singles = Workload.split("t", [replace(w, deadline_s=None) for w in a_trace(name=SINGLE)])
+
+    assert inputs.deadline_s_of(with_deadlines, FLEET) is None
+    assert inputs.deadline_s_of(bare, FLEET) == pytest.approx(3 * bare.unloaded_s(FLEET))
+    assert inputs.deadline_s_of(singles, FLEET) is None
