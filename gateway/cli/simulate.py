@@ -187,7 +187,7 @@ def _table(plan: Plan, rows: list[Row], variant: Variant) -> Table:
         title=f"\n{variant.label}",
         title_justify="left",
     )
-    table.add_column("load")
+    table.add_column("load", no_wrap=True, min_width=4)
     table.add_column("policy", no_wrap=True)
     headers = ["P95 s", "on time", "P95 lower by"]
     headers = (
