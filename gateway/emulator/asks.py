@@ -12,6 +12,7 @@ class Reply:
     status: int
     body: bytes
     content_type: str = "application/json"
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class Refusal(Exception):
@@ -31,9 +32,22 @@ class Choice:
     prefix: tuple[PromptSegment, ...]
     output_tokens: int
     finish_reason: str
-    """stop, or length where the client's limit ends it."""
+    """stop, or length where the client's limit ends it; stop_sequence in TGI."""
     text_offset: int
     """Where in the endless answer its words begin."""
+    reserved_tokens: int = 0
+    """Output tokens for which it gets room before it begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """How an answer in TGI's own form, rather than OpenAI's, is wanted."""
+
+    details: bool
+    text_before: str
+    """The prompt, where the full text is wanted back."""
+    in_list: bool
+    """The compatible form of `/`: the answer is the one member of a list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +76,8 @@ class Ask:
     """The function that the answer calls."""
     is_tool_required: bool = False
     """`tool_choice: required`: the finish reason says so."""
+    native: Native | None = None
+    """None: OpenAI's form."""
 
 
 @dataclass(slots=True)
@@ -76,3 +92,6 @@ class Progress:
     """None: it goes on."""
     is_closed: bool = False
     """A streaming client has been told that it is finished."""
+    queue_s: float = 0.0
+    inference_s: float = 0.0
+    """Engine seconds before and after its admission, once it is finished."""

@@ -16,12 +16,17 @@ from gateway.emulator.options import EngineOptions
 from gateway.emulator.server import EmulatorServer, serving
 
 DESCRIPTION = """\
-Serve engines that are not there: vLLM's API, with the timing of a modelled GPU. Answers are words
-from a list. Time is scaled: at --speed 20 everything takes a twentieth of its time on the wall;
-x-emulator-speed in each answer says so, and seconds in /metrics are the engine's own, unscaled."""
+Serve engines that are not there: vLLM's API or TGI's, with the timing of a modelled GPU. Answers
+are words from a list. Time is scaled: at --speed 20 everything takes a twentieth of its time on the
+wall; x-emulator-speed in each answer says so, and seconds in /metrics are the engine's own,
+unscaled."""
 DEFAULT_GPU = "A100-80G"
 DEFAULT_MODEL = "m1"
 DEFAULT_PORT = 8001
+TGI_BLOCK_TOKENS = 1
+"""With flashinfer, its default."""
+TGI_BATCH_PREFILL_TOKENS = 4096
+"""Its --max-batch-prefill-tokens by default."""
 
 
 class UsageError(Exception):
@@ -65,7 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-model-len", type=int, help="prompt and answer together at most, in tokens")
     add("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs")
     add("--no-prefix-caching", action="store_true")
-    add("--max-num-queued-reqs", type=int, help="refuse beyond so many requests, running included")
+    add(
+        "--max-num-queued-reqs",
+        type=int,
+        help="refuse beyond so many requests, running included; in TGI: --max-concurrent-requests",
+    )
     add("--api-key", help="what clients must send as a bearer token under /v1")
     add(
         "--min-chunk-ms",
@@ -149,6 +158,10 @@ def _profile(args: argparse.Namespace) -> GpuProfile:
         profile = built_in(args.gpu, args.model_size_b, args.weight_bits, args.gpus)
     except KeyError as error:
         raise UsageError(error.args[0]) from None
+    if args.kind == "tgi":
+        profile = replace(
+            profile, block_tokens=TGI_BLOCK_TOKENS, max_batched_tokens=TGI_BATCH_PREFILL_TOKENS
+        )
     changes = {
         "kv_tokens": args.kv_tokens,
         "max_num_seqs": args.max_num_seqs,

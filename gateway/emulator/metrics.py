@@ -90,10 +90,11 @@ class Histogram:
     def lines(self, name: str, labels: str) -> Iterator[str]:
         """Yield its samples."""
         total = 0
+        lead = f"{labels}," if labels else ""
         for edge, count in zip((*self._edges, float("inf")), self._counts, strict=True):
             total += count
             le = "+Inf" if edge == float("inf") else str(edge)
-            yield f'{name}_bucket{{{labels},le="{le}"}} {total}.0'
+            yield f'{name}_bucket{{{lead}le="{le}"}} {total}.0'
         yield f"{name}_count{{{labels}}} {total}.0"
         yield f"{name}_sum{{{labels}}} {self._sum}"
 
@@ -115,8 +116,10 @@ class EngineCounters:
     )
 
     def observe(self, name: str, value: float, times: int = 1) -> None:
-        """Count an observation."""
-        self.histograms[name].observe(value, times)
+        """Count an observation, if the engine has a histogram for it."""
+        histogram = self.histograms.get(name)
+        if histogram is not None:
+            histogram.observe(value, times)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +132,8 @@ class EngineStatus:
     waiting: int
     kv_share: float
     """Of the KV cache in use, 0 to 1."""
+    kv_reserved_tokens: int
+    """Of the KV cache in use, or promised to running calls."""
     generating_tokens: int
     """Generated so far by calls that are still there."""
     preemptions: int

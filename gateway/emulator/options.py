@@ -6,6 +6,8 @@ from gateway.core.profiles import GpuProfile
 
 LONGEST_CONTEXT_TOKENS = 131_072
 """Llama 3.1's."""
+TGI_CONCURRENT_REQUESTS = 128
+"""TGI's --max-concurrent-requests by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,7 @@ class EngineOptions:
     max_model_len: int | None = None
     """None: Llama 3.1's, or what the KV cache holds if that is less."""
     max_num_queued_reqs: int | None = None
-    """None: the queue is unbounded, as vLLM's is by default."""
+    """None: as the engine's default, unbounded for vLLM and 128 for TGI."""
     api_key: str | None = None
     min_chunk_s: float = 0.005
     """Wall seconds between two writes to one stream, at least."""
@@ -50,6 +52,13 @@ class EngineOptions:
                 f"max_model_len {self.context_tokens} does not fit a KV cache of "
                 f"{self.kv_capacity_tokens} tokens"
             )
+
+    @property
+    def max_calls(self) -> int | None:
+        """Calls in the engine at most, running ones included; None: no limit."""
+        if self.max_num_queued_reqs is None and self.kind == "tgi":
+            return TGI_CONCURRENT_REQUESTS
+        return self.max_num_queued_reqs
 
     @property
     def kv_capacity_tokens(self) -> int:

@@ -69,16 +69,16 @@ class PacedEngine:
     is why a client at `--speed 20` sees up to 20 engine milliseconds too much.
     """
 
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(self, options: EngineOptions, counters: EngineCounters | None = None) -> None:
         self._options = options
         self._loop = asyncio.get_running_loop()
         self.model = EngineModel(
             options.profile,
             priority_scheduling=options.priority_scheduling,
             prefix_caching=options.prefix_caching,
-            max_queued=options.max_num_queued_reqs,
+            max_queued=options.max_calls,
         )
-        self.counters = EngineCounters()
+        self.counters = counters or EngineCounters()
         self.is_stopped = False
         self._running: dict[str, _Running] = {}
         self._streaming: dict[str, _Running] = {}
@@ -160,7 +160,12 @@ class PacedEngine:
             self._submitted += 1
             call_id = str(self._submitted)
             call = EngineCall(
-                call_id, choice.prompt_tokens, choice.output_tokens, choice.prefix, ask.priority
+                call_id,
+                choice.prompt_tokens,
+                choice.output_tokens,
+                choice.prefix,
+                ask.priority,
+                choice.reserved_tokens,
             )
             if not self.model.submit(call, now):
                 self.counters.rejections += 1
@@ -194,9 +199,13 @@ class PacedEngine:
             generation.lose(EngineDied)
         self._disarm()
 
-    def stop(self) -> None:
-        """End: what is running finishes here, with the reason `abort`. Start nothing any more."""
+    def stop(self, *, aborts: bool = True) -> None:
+        """Start nothing any more. What is running finishes here, with the reason `abort`, or goes
+        on to its end.
+        """
         self.is_stopped = True
+        if not aborts:
+            return
         now = self.now()
         self._catch_up(now)
         for call_id, running in list(self._running.items()):
@@ -220,6 +229,7 @@ class PacedEngine:
             running=model.running,
             waiting=model.waiting,
             kv_share=model.kv_usage(now),
+            kv_reserved_tokens=model.kv_reserved_tokens(now),
             generating_tokens=sum(model.output_tokens(call_id, now) for call_id in self._running),
             preemptions=model.preemptions,
             prefix_queries=model.prefix_queries,
@@ -274,6 +284,8 @@ class PacedEngine:
         progress = generation.progress[running.index]
         progress.tokens = event.output_tokens
         progress.cached_tokens = event.cached_tokens
+        progress.queue_s = event.started_at - running.submitted_at
+        progress.inference_s = event.at - event.started_at
         progress.finish_reason = choice.finish_reason
         self._streaming.pop(event.call_id, None)
         del self._running[event.call_id]

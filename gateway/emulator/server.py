@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.emulator.asks import Ask, Refusal, Reply
-from gateway.emulator.dialects import DIALECTS
+from gateway.emulator.dialects import DIALECTS, Dialect
 from gateway.emulator.faults import NO_FAULTS, Faults, read_faults
 from gateway.emulator.options import EngineOptions
 from gateway.emulator.paced import ClientLeft, EngineDied, Generation, PacedEngine
@@ -35,9 +35,9 @@ class EngineServer:
 
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
-        self.engine = PacedEngine(options)
+        self._dialect: Dialect = DIALECTS[options.kind](options)
+        self.engine = PacedEngine(options, self._dialect.counters())
         self.faults: Faults = NO_FAULTS
-        self._dialect = DIALECTS[options.kind](options)
         self._random = Random(f"{options.seed}/{options.name}/{options.port}")
         self._speed = f"{options.speed:g}".encode()
         self._serving = 0
@@ -80,6 +80,10 @@ class EngineServer:
                 self.engine.stall(faults.stall)
             self.faults = faults
         return Reply(200, orjson.dumps(asdict(self.faults)))
+
+    def stop(self) -> None:
+        """Take nothing new; end what is running, or let it end by itself, as the engine would."""
+        self.engine.stop(aborts=self._dialect.aborts_at_shutdown)
 
     # -- generating
 
@@ -131,18 +135,19 @@ class EngineServer:
         except EngineDied:
             raise Refusal(self._dialect.dead()) from None
         if not is_cut:
-            reply = Reply(200, self._dialect.answer(generation.ask, generation.progress))
-            await self._reply(send, headers, reply)
+            await self._reply(
+                send, headers, self._dialect.answer(generation.ask, generation.progress)
+            )
 
     async def _stream(
         self, send: Send, headers: Headers, generation: Generation, is_cut: bool
     ) -> None:
         ask, progress = generation.ask, generation.progress
-        await self._start_stream(send, headers)
+        await self._start_stream(send, headers, ask)
         try:
             is_open = True
             while is_open:
-                await generation.news()
+                await self._news(send, generation)
                 is_open = bool(generation.open)
                 frames = self._dialect.frames(ask, progress)
                 if not is_open:
@@ -151,13 +156,29 @@ class EngineServer:
                 if is_cut:
                     return
         except EngineDied:
-            await send(_chunk(self._dialect.in_stream(self._dialect.dead()), more=False))
+            await send(_chunk(self._dialect.in_stream(self._dialect.dead(), ask), more=False))
+
+    async def _news(self, send: Send, generation: Generation) -> None:
+        """Wait for news; what an engine sends while there are none goes out meanwhile."""
+        keep_alive = self._dialect.keep_alive
+        if keep_alive is None:
+            await generation.news()
+            return
+        comment, silence_s = keep_alive
+        while True:
+            try:
+                async with asyncio.timeout(silence_s / self.options.speed):
+                    await generation.news()
+            except TimeoutError:
+                await send(_chunk(comment, more=True))
+            else:
+                return
 
     async def _refuse(self, send: Send, headers: Headers, ask: Ask, reply: Reply) -> None:
         if not ask.is_stream:
             raise Refusal(reply)
-        await self._start_stream(send, headers)
-        await send(_chunk(self._dialect.in_stream(reply), more=False))
+        await self._start_stream(send, headers, ask)
+        await send(_chunk(self._dialect.in_stream(reply, ask), more=False))
 
     def _strikes(self, rate: float) -> bool:
         return rate > 0 and self._random.random() < rate
@@ -167,23 +188,24 @@ class EngineServer:
 
     # -- answering
 
-    async def _start_stream(self, send: Send, headers: Headers) -> None:
+    async def _start_stream(self, send: Send, headers: Headers, ask: Ask) -> None:
         await send(
             {
                 "type": "http.response.start",
                 "status": 200,
-                "headers": [
-                    (b"content-type", b"text/event-stream; charset=utf-8"),
-                    *self._own_headers(headers),
-                ],
+                "headers": [*self._dialect.stream_headers(ask), *self._own_headers(headers)],
             }
         )
 
     async def _reply(self, send: Send, headers: Headers, reply: Reply) -> None:
-        out = [(b"content-length", str(len(reply.body)).encode()), *self._own_headers(headers)]
+        out = [
+            (b"content-length", str(len(reply.body)).encode()),
+            *self._own_headers(headers),
+            *reply.headers,
+        ]
         if reply.content_type:
             out.append((b"content-type", reply.content_type.encode()))
-        if b"endpoint-load-metrics-format" in headers:
+        if self._dialect.reports_load and b"endpoint-load-metrics-format" in headers:
             out.append((b"endpoint-load-metrics", self._load(headers)))
         await send({"type": "http.response.start", "status": reply.status, "headers": out})
         await send(_chunk(reply.body, more=False))
@@ -280,7 +302,7 @@ class EmulatorServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for engine in self.app.engines.values():
-            engine.engine.stop()
+            engine.stop()
         await super().shutdown(sockets)
 
 

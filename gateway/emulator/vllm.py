@@ -7,7 +7,7 @@ import orjson
 
 from gateway.emulator.asks import Ask, Progress, Refusal, Reply
 from gateway.emulator.fields import refusal
-from gateway.emulator.metrics import EngineStatus, exposition
+from gateway.emulator.metrics import EngineCounters, EngineStatus, exposition
 from gateway.emulator.options import EngineOptions
 from gateway.emulator.prompts import answer_text
 from gateway.emulator.vllm_requests import (
@@ -28,6 +28,10 @@ DONE = b"data: [DONE]\n\n"
 class VllmDialect:
     """Reads requests and writes answers for one engine."""
 
+    keep_alive = None
+    reports_load = True
+    aborts_at_shutdown = True
+
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self.generates: Mapping[str, Callable[..., Ask]] = {
@@ -35,6 +39,10 @@ class VllmDialect:
             "/v1/completions": partial(read_completion, options=options),
         }
         """Paths that generate, and what reads their requests."""
+
+    def counters(self) -> EngineCounters:
+        """Return fresh counters."""
+        return EngineCounters()
 
     # -- requests
 
@@ -129,13 +137,17 @@ class VllmDialect:
             500, "cannot schedule new futures after shutdown", "InternalServerError"
         ).reply
 
-    def in_stream(self, reply: Reply) -> bytes:
+    def in_stream(self, reply: Reply, ask: Ask) -> bytes:  # noqa: ARG002 - all alike here
         """An error on a stream: an event in a 200, and `[DONE]` nevertheless."""
         return b"data: " + reply.body + b"\n\n" + DONE
 
     # -- answers
 
-    def answer(self, ask: Ask, progress: Sequence[Progress]) -> bytes:
+    def stream_headers(self, ask: Ask) -> Sequence[tuple[bytes, bytes]]:  # noqa: ARG002
+        """Return what leads a stream."""
+        return ((b"content-type", b"text/event-stream; charset=utf-8"),)
+
+    def answer(self, ask: Ask, progress: Sequence[Progress]) -> Reply:
         """Return the whole answer."""
         write = _chat_choice if ask.is_chat else _completion_choice
         answer: dict[str, object] = {
@@ -151,7 +163,7 @@ class VllmDialect:
         if ask.is_chat:
             answer |= {"prompt_logprobs": None, "prompt_token_ids": None, "prompt_text": None}
         answer |= {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
-        return orjson.dumps(answer)
+        return _json(answer)
 
     def frames(self, ask: Ask, progress: Sequence[Progress]) -> bytes:
         """Return the events for what has come since the last time; now it is told."""

@@ -44,6 +44,7 @@ def a_status(model: str = "m1", counters: EngineCounters | None = None) -> Engin
         running=3,
         waiting=2,
         kv_share=0.5,
+        kv_reserved_tokens=0,
         generating_tokens=7,
         preemptions=1,
         prefix_queries=100,

@@ -44,7 +44,7 @@ def streamed(ask: Ask, *steps: int) -> list[Any]:
 
 def test_a_whole_chat_answer() -> None:
     ask = ask_for(a_chat(out_len=3))
-    answer = orjson.loads(DIALECT.answer(ask, finished(ask, cached_tokens=2)))
+    answer = orjson.loads(DIALECT.answer(ask, finished(ask, cached_tokens=2)).body)
 
     text = answer["choices"][0]["message"]["content"]
     assert len(text.split()) == 3
@@ -96,7 +96,7 @@ def test_a_whole_chat_answer() -> None:
 
 def test_a_whole_completion() -> None:
     ask = ask_for({"prompt": ["one", "two"], "n": 2, "max_tokens": 5}, COMPLETIONS)
-    answer = orjson.loads(DIALECT.answer(ask, finished(ask)))
+    answer = orjson.loads(DIALECT.answer(ask, finished(ask)).body)
 
     assert (answer["id"], answer["object"]) == ("cmpl-id", "text_completion")
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
@@ -124,7 +124,7 @@ def test_a_chat_stream_begins_with_the_role_and_ends_with_a_reason() -> None:
 
 def test_a_stream_says_the_same_as_a_whole_answer() -> None:
     ask = ask_for(a_chat(out_len=9))
-    whole = orjson.loads(DIALECT.answer(ask, finished(ask)))
+    whole = orjson.loads(DIALECT.answer(ask, finished(ask)).body)
 
     assert content(streamed(ask, 2, 7, 9)) == whole["choices"][0]["message"]["content"]
 
@@ -165,7 +165,7 @@ TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {}}}
 
 def test_a_required_tool_is_called() -> None:
     ask = ask_for(a_chat(out_len=3, tools=TOOLS, tool_choice="required"))
-    [choice] = orjson.loads(DIALECT.answer(ask, finished(ask)))["choices"]
+    [choice] = orjson.loads(DIALECT.answer(ask, finished(ask)).body)["choices"]
 
     [tool_call] = choice["message"]["tool_calls"]
     assert tool_call["function"]["name"] == "look_up"
@@ -192,7 +192,7 @@ def test_json_is_json_unless_cut_off() -> None:
     cut = ask_for(a_chat(out_len=9, response_format=wanted, max_tokens=8))
 
     def text(ask: Ask) -> str:
-        answer = orjson.loads(DIALECT.answer(ask, finished(ask)))
+        answer = orjson.loads(DIALECT.answer(ask, finished(ask)).body)
         return str(answer["choices"][0]["message"]["content"])
 
     assert len(orjson.loads(text(whole))["text"].split()) == 9
@@ -216,6 +216,7 @@ def a_status() -> EngineStatus:
         running=1,
         waiting=2,
         kv_share=0.25,
+        kv_reserved_tokens=0,
         generating_tokens=3,
         preemptions=0,
         prefix_queries=0,
@@ -311,7 +312,7 @@ def test_the_key_guards_v1_only(path: str, key: str | None, is_open: bool) -> No
 def test_an_error_in_a_stream_is_an_event_and_an_end(
     reply: Callable[[], Any], status: int, words: str
 ) -> None:
-    error, done = read_events(DIALECT.in_stream(reply()))
+    error, done = read_events(DIALECT.in_stream(reply(), ask_for(a_chat())))
 
     assert error["error"]["code"] == reply().status == status
     assert error["error"]["message"].startswith(words)
