@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ class TraceCall:
     template_tokens: int = 0
 
     def __post_init__(self) -> None:
+        for tokens in (self.prompt_tokens, self.output_tokens, self.template_tokens):
+            if not isinstance(tokens, int):
+                raise ValueError(f"tokens come in whole numbers, not {tokens!r}")  # noqa: TRY004 - of a file
         if self.prompt_tokens < 1 or self.output_tokens < 1:
             raise ValueError("prompt_tokens and output_tokens must be >= 1")
         if not 0 <= self.template_tokens <= self.prompt_tokens:
@@ -46,6 +50,12 @@ class TraceStep:
     tool_s: float = 0.0
     """What the client does (SQL, tools) after the step before and before these calls."""
 
+    def __post_init__(self) -> None:
+        if not self.calls:
+            raise ValueError("a step needs at least one call")
+        if not 0 <= self.tool_s < inf:
+            raise ValueError(f"tool_s must be >= 0, not {self.tool_s}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceWorkflow:
@@ -56,6 +66,10 @@ class TraceWorkflow:
     arrival_s: float | None = None
     """Seconds after the trace's start; None: arrivals are synthesised."""
     deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise ValueError("a workflow needs at least one step")
 
     @property
     def calls(self) -> Iterator[TraceCall]:
@@ -86,17 +100,20 @@ PARALLEL_STAGES = frozenset({CANDIDATE_STAGE, "evaluate"})
 def load(path: Path) -> list[TraceWorkflow]:
     """Read a trace file of any known form; TraceError names what is wrong and where."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read: {error}") from error
-    if path.suffix == ".csv":
-        return _from_csv(path, text)
-    stripped = text.lstrip()
-    if not stripped:
+    if not text.strip():
         raise TraceError(f"{path}: the file is empty")
-    if stripped[0] == "[":
-        return _from_hexgen(path, text)
-    return _from_json_lines(path, text)
+    if path.suffix == ".csv":
+        workflows = _from_csv(path, text)
+    elif text.lstrip().startswith("["):
+        workflows = _from_hexgen(path, text)
+    else:
+        workflows = _from_json_lines(path, text)
+    if not workflows:
+        raise TraceError(f"{path}: no workflow in it")
+    return workflows
 
 
 def dumps(workflows: Iterable[TraceWorkflow]) -> str:
@@ -131,7 +148,7 @@ def _to_json(workflow: TraceWorkflow) -> dict[str, Any]:
 
 def _from_json_lines(path: Path, text: str) -> list[TraceWorkflow]:
     workflows = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -178,8 +195,6 @@ def _text2sql_of(calls: list[dict[str, Any]]) -> TraceWorkflow:
             steps.append(TraceStep(calls=tuple(traced)))
         else:
             steps.extend(TraceStep(calls=(call,)) for call in traced)
-    if not steps:
-        raise ValueError("a workflow without calls")
     return TraceWorkflow(name=TEXT2SQL, steps=tuple(steps))
 
 
@@ -201,35 +216,35 @@ def _text2sql_call(call: dict[str, Any], number: int) -> TraceCall:
 
 
 def _from_csv(path: Path, text: str) -> list[TraceWorkflow]:
-    rows = csv.DictReader(text.splitlines())
-    workflows = []
+    rows = csv.DictReader(text.split("\n"))
+    workflows: list[TraceWorkflow] = []
     started_at: datetime | None = None
-    for number, row in enumerate(rows, start=2):
-        try:
+    try:
+        for row in rows:
             # Seven fractional digits are written; Python reads six.
             at = datetime.fromisoformat(row["TIMESTAMP"][:26])
+            started_at = started_at or at
             call = TraceCall(
                 stage=SINGLE_STAGE,
                 prompt_tokens=max(int(row["ContextTokens"]), 1),
                 output_tokens=max(int(row["GeneratedTokens"]), 1),
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise TraceError(f"{path}, line {number}: {_reason(error)}") from error
-        started_at = started_at or at
-        workflows.append(
-            TraceWorkflow(
-                name=SINGLE,
-                steps=(TraceStep(calls=(call,)),),
-                arrival_s=(at - started_at).total_seconds(),
+            workflows.append(
+                TraceWorkflow(
+                    name=SINGLE,
+                    steps=(TraceStep(calls=(call,)),),
+                    arrival_s=(at - started_at).total_seconds(),
+                )
             )
-        )
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        raise TraceError(f"{path}, line {rows.line_num}: {_reason(error)}") from error
     return workflows
 
 
 def _seconds(value: object) -> float | None:
     if value is None:
         return None
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and isfinite(value):
         return float(value)
     raise ValueError(f"not a number of seconds: {value!r}")
 
