@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
+from math import inf
 from zlib import crc32
 
 from gateway.core.commands import Command, Settle, Start, Stop, WorkflowEnded
@@ -168,17 +169,17 @@ class _Simulation:
         engine_agenda, agenda = self._engine_agenda, self._agenda
         while engine_agenda and self._engine_due[engine_agenda[0][1]] != engine_agenda[0][0]:
             heappop(engine_agenda)  # the engine has been told something since
-        engine_at = engine_agenda[0][0] if engine_agenda else None
-        agenda_at = agenda[0][0] if agenda else None
-        if engine_at is None and agenda_at is None:
-            return False
+        engine_at = engine_agenda[0][0] if engine_agenda else inf
+        agenda_at = agenda[0][0] if agenda else inf
+        next_at = min(engine_at, agenda_at)
         wake_at = self._scheduler.wake_at
-        next_at = min(at for at in (engine_at, agenda_at) if at is not None)
         if wake_at is not None and wake_at < next_at:
             self._feed(TimePassed(), wake_at)
             return True
+        if next_at == inf:
+            return False
         self._run.ended_at = next_at
-        if engine_at is not None and (agenda_at is None or engine_at <= agenda_at):
+        if engine_at <= agenda_at:
             self._advance_engine(heappop(engine_agenda)[1], engine_at)
         else:
             at, _, what = heappop(agenda)
@@ -263,7 +264,11 @@ class _Simulation:
             request_id = command.request_id
             call = self._clients[request_id][1]
             request = self._scheduler.calls[request_id].request
-            self._engines[command.backend_id].submit(
+            engine = self._engines[command.backend_id]
+            if not engine.fits(call.prompt_tokens, call.output_tokens):
+                self._feed(Failed(request_id, FailureKind.INVALID_REQUEST, retryable=False), now)
+                return
+            engine.submit(
                 EngineCall(
                     request_id,
                     call.prompt_tokens,
