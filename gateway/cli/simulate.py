@@ -190,9 +190,7 @@ def _table(plan: Plan, rows: list[Row], variant: Variant) -> Table:
     table.add_column("load", no_wrap=True, min_width=4)
     table.add_column("policy", no_wrap=True)
     headers = ["P95 s", "on time", "P95 lower by"]
-    headers = (
-        [*headers, "with / without"] if is_what_if else ["mean s", "P50 s", *headers, "done/s"]
-    )
+    headers = [*headers, "with / without"] if is_what_if else ["mean s", *headers, "done/s"]
     for header in headers:
         table.add_column(header, justify="right", no_wrap=True)
     load = None
@@ -204,7 +202,7 @@ def _table(plan: Plan, rows: list[Row], variant: Variant) -> Table:
         if is_what_if:
             cells = [*cells, _told(row.what_if_p95)]
         else:
-            cells = [f"{row.mean_s:.1f}", f"{row.p50_s:.1f}", *cells, f"{row.completed_per_s:.3g}"]
+            cells = [f"{row.mean_s:.1f}", *cells, f"{row.completed_per_s:.3g}"]
         table.add_row(f"{row.load:g}", row.policy, *cells)
     return table
 
