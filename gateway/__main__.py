@@ -7,10 +7,12 @@ from importlib import import_module
 from gateway import __version__
 
 COMMANDS = {
-    "serve": ("gateway.serve", "run the gateway"),
-    "check": ("gateway.check", "say everything that is wrong with a configuration"),
+    "serve": ("gateway.cli.serve", "run the gateway"),
+    "check": ("gateway.cli.check", "say everything that is wrong with a configuration"),
     "emulate": ("gateway.emulator.command", "run engines that are not there"),
-    "simulate": ("gateway.sim.command", "run the scheduler against a trace"),
+    "simulate": ("gateway.cli.simulate", "run the scheduler against a trace"),
+    "tune": ("gateway.cli.tune", "find the policy settings that a trace asks for"),
+    "profile": ("gateway.cli.profile", "measure a running server"),
 }
 """Each module has `add_arguments(parser)` and `run(arguments) -> exit code`."""
 

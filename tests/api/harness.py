@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import logging
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -155,6 +156,42 @@ class Running:
             assert canary.status == 200, canary.body
         metrics = await self.request("GET", "/metrics")
         assert b"hexsage_requests_in_flight 0.0" in metrics.body
+        await self.until(lambda: not _tasks_of_requests())
+
+
+def _tasks_of_requests() -> list[str]:
+    """Name the tasks that serve a request or watch its client."""
+    names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+    return [name for name in names if name.endswith(("run_asgi", "client_present._watch"))]
+
+
+class _Overheard(logging.Handler):
+    """What was logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.errors: list[str] = []
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said = self.format(record)
+        self.text += said + "\n"
+        if record.levelno >= logging.ERROR:
+            self.errors.append(said)
+
+
+@contextmanager
+def overhearing() -> Iterator[_Overheard]:
+    """Listen to every logger, asyncio's complaints about forgotten exceptions included."""
+    root, ear = logging.getLogger(), _Overheard()
+    level = root.level
+    root.addHandler(ear)
+    root.setLevel(logging.INFO)
+    try:
+        yield ear
+    finally:
+        root.setLevel(level)
+        root.removeHandler(ear)
 
 
 class Wire:
@@ -211,13 +248,16 @@ def built(*engines: FakeBackend, **settings: object) -> Gateway:
 async def a_gateway(*engines: FakeBackend, **settings: object) -> AsyncIterator[Running]:
     """Run a gateway in front of these engines; afterwards the oracle is asked."""
     gateway = built(*engines, **settings)
-    async with (
-        serving(gateway) as port,
-        aiohttp.ClientSession(auto_decompress=True) as session,
-    ):
-        running = Running(gateway, engines, session, port)
-        yield running
-        await running.quiesce()
+    with overhearing() as ear:
+        async with (
+            serving(gateway) as port,
+            aiohttp.ClientSession(auto_decompress=True) as session,
+        ):
+            running = Running(gateway, engines, session, port)
+            yield running
+            await running.quiesce()
+        assert ear.errors == []
+        assert "secret" not in ear.text
 
 
 @asynccontextmanager
