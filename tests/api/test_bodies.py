@@ -130,6 +130,7 @@ async def test_a_wrong_header_is_named(header: str, value: str) -> None:
         assert (reply.status, reply.error["param"]) == (400, header)
 
 
+MAX_TOKENS: list[Json] = [{"max_tokens": cap} for cap in (None, 0, -1, 1, 10**9, 10.0, "8", True)]
 FOR_ENGINES_TO_JUDGE: list[Json] = [
     {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}]},
     {"messages": [{"role": "user"}]},
@@ -156,7 +157,7 @@ FOR_ENGINES_TO_JUDGE: list[Json] = [
     {"stop": "x"},
     {"stop": ["a"] * 6},
     {"stop": None},
-    *[{"max_tokens": n} for n in (None, 0, -1, 1, 10**9, 10.0, "8", True)],
+    *MAX_TOKENS,
     {"max_completion_tokens": 5, "max_tokens": 9},
     {"n": 0},
     {"n": "x"},
