@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
 import pytest
@@ -13,10 +14,12 @@ from gateway.core.load import BackendLoad
 from gateway.core.policies import PolicySettings, policy_from_name
 from gateway.core.policies.base import Policy
 from gateway.core.types import BackendState
+from gateway.sim.experiment import play
+from gateway.sim.recorder import Recorder
 from gateway.sim.trace import TraceWorkflow
 from gateway.tuner.tuner import Situation, Tuner
 from tests.builders import a_backend, a_profile
-from tests.tuner.builders import HETERO, a_trace
+from tests.tuner.builders import HETERO, a_cell, a_trace
 
 WRONG = PolicySettings(alpha=0.9)
 
@@ -225,3 +228,17 @@ def test_a_live_fleet_is_taken_as_it_is_known_now() -> None:
 def test_a_fleet_that_cannot_be_simulated_is_refused(loads: list[BackendLoad], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Situation.of(loads, "hexgen", WRONG)
+
+
+def test_what_was_served_is_what_it_is_tuned_on() -> None:
+    served = play(replace(a_cell(settings=WRONG), rate_per_s=0.5, count=100), keep_log=True)
+    recorder = Recorder()
+    for now, event, commands in served.log:
+        recorder.observe(now, event, commands)
+    gateway = Gateway()
+    gateway.trace = recorder.trace()
+
+    tuning = asyncio.run(gateway.tuner().tune_once())
+
+    assert tuning.workflows == 100
+    assert tuning.applied
