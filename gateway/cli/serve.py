@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import socket
 import sys
 from pathlib import Path
 from types import FrameType
@@ -84,10 +85,10 @@ class Server(uvicorn.Server):
         self._gateway = gateway
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def startup(self, sockets: object = None) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
         self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)  # type: ignore[arg-type]  # whatever uvicorn passes
+        await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Stop gracefully; a second signal stops at once."""

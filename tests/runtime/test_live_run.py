@@ -16,7 +16,7 @@ def test_events_happen_when_the_trace_and_the_service_times_say() -> None:
     scheduler = Scheduler([a_backend(B, max_in_flight=1)], policy_from_name("round_robin+fcfs"))
     arrivals = [(0.125, a_request("one")), (0.25, a_request("two"))]
 
-    log = run_in_virtual_time(run_live(arrivals, scheduler, [B], lambda request, _: 1.5))
+    log = run_in_virtual_time(run_live(arrivals, scheduler, [B], lambda _, __: 1.5))
 
     assert [(at, type(event)) for at, event, _ in log] == [
         (0.125, Arrived),
