@@ -150,7 +150,7 @@ colour: red
         ("host: 0.0.0.0\n", "file:1: host: 0.0.0.0 is reachable from outside"),
         ("policy: {alpha: 2}\n", "file:1: policy.alpha: "),
         ("backends: [{name: a, url: 'http://u:p@h'}]", "must have no user, password"),
-        ("backends: [{name: a, url: 'http://h', kind: tgi}]", "backends[0].kind: "),
+        ("backends: [{name: a, url: 'http://h', kind: nope}]", "backends[0].kind: "),
     ],
 )
 def test_a_mistake_says_where_and_what(tmp_path: Path, text: str, told: str) -> None:
