@@ -18,10 +18,10 @@ from gateway.api.openai import Completions, Door
 from gateway.api.responses import install_error_handlers
 from gateway.api.tenants import EverybodyAnonymous
 from gateway.api.workflows import EndedWorkflows, workflows_router
+from gateway.backends.dialects import dialect_of
 from gateway.backends.engine_metrics import EngineMetrics
 from gateway.backends.health import Probe, Vitals
-from gateway.backends.http_client import Dialect, HttpClient, Timeouts
-from gateway.backends.vllm import OpenAiDialect, VllmDialect
+from gateway.backends.http_client import HttpClient, Timeouts
 from gateway.config import BackendEntry, PolicyEntry, Settings
 from gateway.core.events import BackendChanged, ShutdownBegan
 from gateway.core.policies.base import Policy
@@ -194,12 +194,9 @@ class Gateway:
         )
 
     def _client(self, entry: BackendEntry, probe: Probe) -> HttpClient:
-        dialect: Dialect = OpenAiDialect()
-        if entry.kind == "vllm":
-            dialect = VllmDialect(entry.priority_scheduling)
         return HttpClient(
             entry.url,
-            dialect,
+            dialect_of(entry.kind, entry.priority_scheduling, entry.adapters),
             Timeouts(**self._settings.timeouts.model_dump()),
             api_key=entry.api_key,
             on_unreachable=probe.suspect,
@@ -215,6 +212,8 @@ class Gateway:
         else:
             kv_tokens = vitals.metrics.kv_tokens
             models = models if entry.model else frozenset(vitals.models)
+        if models:
+            models |= set(entry.adapters)
         # Without a model there is nothing that it could be given.
         is_up = vitals is not None and bool(models)
         state = BackendState.UP if is_up else BackendState.DOWN

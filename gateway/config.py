@@ -74,13 +74,17 @@ class BackendEntry(_Strict):
 
     name: Name
     url: str
-    kind: Literal["vllm", "openai"] = "vllm"
+    kind: Literal["vllm", "tgi", "openai"] = "vllm"
     model: Name | None = None
     """None: discovered from /v1/models."""
     gpu: str | None = None
     profile: ProfileEntry | None = None
     max_in_flight: Annotated[int, Field(gt=0)] | None = None
     priority_scheduling: bool = False
+    """It obeys a body's `priority`: vLLM's --scheduling-policy priority (lower is sooner); for
+    kind openai SGLang's --enable-priority-scheduling (higher is sooner)."""
+    adapters: tuple[Name, ...] = ()
+    """LoRA adapters that a TGI engine was started with: it does not list them."""
     weight: NotNegative = 1.0
     api_key_env: str | None = None
     """The environment variable that holds the key which is sent upstream."""

@@ -136,6 +136,12 @@ FAILURES: Mapping[FailureKind, Row] = {
         "The backend refused the request.",
         should_retry=False,
     ),
+    FailureKind.UNSUPPORTED: Row(
+        HTTPStatus.BAD_REQUEST,
+        _INVALID,
+        "No backend of the model can do what the request asks.",
+        should_retry=False,
+    ),
 }
 
 DEFAULT_RETRY_AFTER_S = 1.0

@@ -19,9 +19,10 @@ from gateway.backends.base import (
     TimedOut,
     Usage,
 )
+from gateway.backends.dialect import Mender
 from gateway.backends.headers import to_client
-from gateway.backends.lenient_json import loads
-from gateway.backends.relay import Renaming, StreamRelay, read_usage
+from gateway.backends.lenient_json import dumps, loads
+from gateway.backends.relay import BROKEN_FINISHES, Renaming, StreamRelay, ended_early, read_usage
 from gateway.core.outcomes import FailureKind
 
 MAX_ERROR_BYTES = 64 * 1024
@@ -211,7 +212,7 @@ async def engine_error(response: aiohttp.ClientResponse) -> EngineError:
     return EngineError(
         engine_errors.kind_of_status(status),
         status,
-        engine_errors.error_of_body(status, body),
+        engine_errors.error_of_body(status, body, response.headers.get("content-type", "")),
         tuple(
             header
             for header in to_client(response.raw_headers)
@@ -231,7 +232,10 @@ async def _read_body(response: aiohttp.ClientResponse, limit_bytes: int) -> byte
 
 
 async def whole_answer(
-    response: aiohttp.ClientResponse, listener: Listener, renaming: Renaming | None
+    response: aiohttp.ClientResponse,
+    listener: Listener,
+    renaming: Renaming | None,
+    mender: Mender | None,
 ) -> WholeAnswer:
     """Read an answer to its end; the listener hears of it."""
     body = await _read_body(response, MAX_BODY_BYTES)
@@ -244,17 +248,22 @@ async def whole_answer(
         said = loads(body)
     except ValueError:
         raise BadAnswer("the engine's answer is not JSON") from None
-    if not isinstance(said, Mapping):
+    if not isinstance(said, dict):
         raise BadAnswer("the engine's answer is not a JSON object")
     if said.get("error") is not None:
         status = engine_errors.status_of(said)
         kind = engine_errors.kind_of_status(status)
         raise EngineError(kind, status, engine_errors.error_of(said, status))
+    if mender:
+        mender.whole(said)
+        body = dumps(said)
     choices = said.get("choices")
     if not isinstance(choices, list):
         raise BadAnswer("the engine's answer has no choices")
     first = choices[0] if choices else None
     reason = first.get("finish_reason") if isinstance(first, Mapping) else None
+    if reason in BROKEN_FINISHES:
+        raise ended_early(reason)
     usage = said.get("usage")
     counts = read_usage(usage) if isinstance(usage, Mapping) else Usage(0)
     if renaming:

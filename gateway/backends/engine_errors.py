@@ -11,6 +11,10 @@ from http import HTTPStatus
 from gateway.backends.lenient_json import loads
 from gateway.core.outcomes import FailureKind
 
+UNREADABLE = frozenset({400, 413, 415, 422})
+"""Statuses with which an engine says that it could not read a request."""
+MAX_TEXT_BYTES = 1000
+
 
 def kind_of_status(status: int) -> FailureKind:
     """Return what an error status says about whose fault it is."""
@@ -22,12 +26,15 @@ def kind_of_status(status: int) -> FailureKind:
     return FailureKind.INVALID_REQUEST
 
 
-def error_of_body(status: int, body: bytes) -> dict[str, object]:
+def error_of_body(status: int, body: bytes, content_type: str) -> dict[str, object]:
     """Return the error that a body with an error status holds."""
     try:
         said = loads(body)
     except ValueError:
         said = None
+    # TGI says in plain text what it cannot read of a request.
+    if said is None and content_type.startswith("text/plain") and status in UNREADABLE:
+        said = {"message": body[:MAX_TEXT_BYTES].decode("utf-8", "replace")}
     return error_of(said, status)
 
 

@@ -8,13 +8,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from types import SimpleNamespace
-from typing import Protocol
 
 import aiohttp
 from yarl import URL
 
 from gateway.backends.answers import StreamAnswer, engine_error, failure_of, whole_answer
-from gateway.backends.base import Answer, BadAnswer, Call, ConnectFailed, Listener, TimedOut
+from gateway.backends.base import (
+    Answer,
+    BadAnswer,
+    Call,
+    ConnectFailed,
+    EngineError,
+    Listener,
+    TimedOut,
+)
+from gateway.backends.dialect import Dialect, Mender
 from gateway.backends.relay import Renaming, StreamRelay
 from gateway.core.outcomes import FailureKind
 
@@ -35,13 +43,6 @@ class Timeouts:
     inter_token_s: float = 30.0
     """Streams: between two events. Comments are no progress; a client's slowness is not counted."""
     total_s: float = 600.0
-
-
-class Dialect(Protocol):
-    """What differs between the kinds of engines that speak OpenAI's API."""
-
-    def body(self, call: Call, engine_priority: int) -> bytes:
-        """Return the body to send."""
 
 
 class HttpClient:
@@ -75,24 +76,22 @@ class HttpClient:
         timeouts = self._timeouts
         ends_by = asyncio.get_running_loop().time() + timeouts.total_s
         begin_s = timeouts.first_token_s if call.stream else timeouts.total_s
-        response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout(min(begin_s, timeouts.total_s)):
-                response = await self._send(call, engine_priority, attempt)
-                answer = await self._begin(response, call, listener, ends_by)
+                try:
+                    answer = await self._ask(call, listener, engine_priority, attempt, ends_by)
+                except EngineError as error:
+                    if not self._dialect.adapts_to(error):
+                        raise
+                    answer = await self._ask(call, listener, engine_priority, attempt, ends_by)
         except TimeoutError:
-            _close(response)
             late = FailureKind.TIMEOUT_FIRST_TOKEN if call.stream else FailureKind.TIMEOUT_TOTAL
             raise TimedOut(late) from None
         except (aiohttp.ClientError, OSError) as error:
-            _close(response)
             failure = failure_of(error)
             if isinstance(failure, ConnectFailed):
                 self._on_unreachable()
             raise failure from error
-        except BaseException:
-            _close(response)
-            raise
         return answer
 
     async def close(self) -> None:
@@ -115,8 +114,18 @@ class HttpClient:
             trust_env=False,
         )
 
-    async def _send(self, call: Call, priority: int, attempt: int) -> aiohttp.ClientResponse:
-        body = self._dialect.body(call, priority)
+    async def _ask(
+        self, call: Call, listener: Listener, priority: int, attempt: int, ends_by: float
+    ) -> Answer:
+        body, mender = self._dialect.prepare(call, priority)
+        response = await self._send(call, body, attempt)
+        try:
+            return await self._begin(response, call, mender, listener, ends_by)
+        except BaseException:
+            response.close()
+            raise
+
+    async def _send(self, call: Call, body: bytes, attempt: int) -> aiohttp.ClientResponse:
         headers = {
             **self._headers,
             **dict(call.headers),
@@ -149,26 +158,37 @@ class HttpClient:
         return url
 
     async def _begin(
-        self, response: aiohttp.ClientResponse, call: Call, listener: Listener, ends_by: float
+        self,
+        response: aiohttp.ClientResponse,
+        call: Call,
+        mender: Mender | None,
+        listener: Listener,
+        ends_by: float,
     ) -> Answer:
+        explain = self._dialect.explain
         if response.status >= 400:
-            raise await engine_error(response)
+            raise explain(await engine_error(response))
         if not 200 <= response.status < 300:
             raise BadAnswer(f"the engine answered with status {response.status}")
         renaming = Renaming(*call.renamed) if call.renamed else None
         content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type == "text/event-stream":
-            stream = StreamAnswer(
-                response,
-                StreamRelay(listener, hide_usage=call.hide_usage, renaming=renaming),
-                self._timeouts.inter_token_s,
-                ends_by,
+            relay = StreamRelay(
+                listener,
+                hide_usage=call.hide_usage,
+                renaming=renaming,
+                mender=mender,
+                explain=explain,
             )
+            stream = StreamAnswer(response, relay, self._timeouts.inter_token_s, ends_by)
             await stream.begin()
             return stream
         if content_type != "application/json":
             raise BadAnswer("the engine answered with something that is not JSON")
-        return await whole_answer(response, listener, renaming)
+        try:
+            return await whole_answer(response, listener, renaming, mender)
+        except EngineError as error:
+            raise explain(error) from None
 
 
 def base_url(url: str) -> str:
@@ -196,8 +216,3 @@ async def _post(
     return await session.post(
         url, data=data, headers=headers, allow_redirects=False, trace_request_ctx=note
     )
-
-
-def _close(response: aiohttp.ClientResponse | None) -> None:
-    if response is not None:
-        response.close()

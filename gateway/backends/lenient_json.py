@@ -1,4 +1,4 @@
-"""Reads JSON as engines write it: fast where it is strict, tolerant where it is not."""
+"""Reads and writes JSON as engines do: fast where it is strict, tolerant where it is not."""
 
 import json
 
@@ -15,3 +15,11 @@ def loads(text: bytes) -> object:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def dumps(content: object) -> bytes:
+    """Return JSON on one line; what `loads` took, this writes."""
+    try:
+        return orjson.dumps(content)
+    except TypeError:  # a lone surrogate, or an integer beyond 64 bits
+        return json.dumps(content).encode()

@@ -1,13 +1,14 @@
 """StreamRelay: what of a stream goes on to the client, and the facts that are read beside it.
 
-The bytes of a whole event are passed on exactly as they came. An event that is not whole yet is
+The bytes of a whole event are passed on exactly as they came, unless the engine's dialect has to be
+mended. An event that is not whole yet is
 held until it is: a client could not use it, and if the connection breaks inside it, whatever the
 gateway adds begins on a fresh event boundary.
 """
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 
 import orjson
@@ -21,9 +22,11 @@ from gateway.backends.base import (
     Listener,
     Usage,
 )
-from gateway.backends.lenient_json import loads
+from gateway.backends.dialect import Mender
+from gateway.backends.lenient_json import dumps, loads
 from gateway.backends.sse import SseDecoder, SseEvent, SseOverflow
 from gateway.core.lengths import EDGES
+from gateway.core.outcomes import FailureKind
 
 DONE = b"[DONE]"
 BROKEN_FINISHES = frozenset({"abort", "error"})
@@ -50,12 +53,20 @@ class StreamRelay:
     """One stream of chat or text completion chunks (pure but for what it tells its listener)."""
 
     def __init__(
-        self, listener: Listener, *, hide_usage: bool, renaming: "Renaming | None" = None
+        self,
+        listener: Listener,
+        *,
+        hide_usage: bool,
+        renaming: Renaming | None = None,
+        mender: Mender | None = None,
+        explain: Callable[[EngineError], EngineError] = lambda error: error,
     ) -> None:
         self._decoder = SseDecoder()
         self._listener = listener
         self._hide_usage = hide_usage
         self._renaming = renaming
+        self._mender = mender
+        self._explain = explain
         self.finish_reason: str | None = None
         self._has_choice = False
         self._content_events = 0
@@ -84,11 +95,10 @@ class StreamRelay:
             self.failure = BadAnswer(str(overflow))
             return b""
         if len(events) == 1:
-            return self._renamed(events[0].raw) if self._passes(events[0]) else b""
+            return self._passed(events[0])
         passed: list[bytes] = []
         for event in events:
-            if self._passes(event):
-                passed.append(self._renamed(event.raw))
+            passed.append(self._passed(event))
             if self.ended or self.failure:
                 break
         return b"".join(passed)
@@ -97,32 +107,40 @@ class StreamRelay:
         """The engine closed the stream: return what goes to the client still."""
         last = self._decoder.finish()
         # An event that lacks only its blank line is taken; a fragment of one is not.
-        passes = last is not None and _is_whole(last) and self._passes(last)
+        passed = self._passed(last) if last is not None and _is_whole(last) else b""
         if not self.ended and self.failure is None:
             if self.finish_reason is None:
                 self.failure = ConnectionBroken("the engine ended the stream before the answer")
             else:
                 self._end()
-        return self._renamed(last.raw) if last is not None and passes else b""
+        return passed
 
-    def _renamed(self, raw: bytes) -> bytes:
-        return self._renaming.apply(raw) if self._renaming else raw
-
-    def _passes(self, event: SseEvent) -> bool:
+    def _passed(self, event: SseEvent) -> bytes:
+        """Take in an event; return what goes to the client for it."""
         if event.data is None:
-            return True
+            return event.raw
         self.data_events += 1
         if event.data == DONE:
-            return self._done()
+            return event.raw if self._done() else b""
         try:
             frame = loads(event.data)
         except ValueError:
-            return event.name != b"error" or self._fail({"error": {}})
+            frame = {"error": {}} if event.name == b"error" else None
         # Exactly a dict: looking through `Mapping` would cost more than the parsing.
         if not isinstance(frame, dict):
-            return True
+            return event.raw
         if frame.get("error") is not None or event.name == b"error":
-            return self._fail(frame)
+            self._fail(frame)
+            return b""
+        if self._mender is not None:
+            frames = self._mender.frame(frame)
+            return b"".join(b"data: %b\n\n" % dumps(one) for one in frames if self._passes(one))
+        if not self._passes(frame):
+            return b""
+        return self._renaming.apply(event.raw) if self._renaming else event.raw
+
+    def _passes(self, frame: dict[str, object]) -> bool:
+        """Read a frame; return whether the client is to have it."""
         usage = frame.get("usage")
         if isinstance(usage, dict):
             self._read_usage(usage)
@@ -142,11 +160,11 @@ class StreamRelay:
         self.ended = True
         self._listener.finished(self.usage)
 
-    def _fail(self, frame: Mapping[str, object]) -> bool:
+    def _fail(self, frame: Mapping[str, object]) -> None:
         status = engine_errors.status_of(frame)
         kind = engine_errors.kind_of_status(status)
-        self.failure = EngineError(kind, status, engine_errors.error_of(frame, status))
-        return False
+        error = EngineError(kind, status, engine_errors.error_of(frame, status))
+        self.failure = self._explain(error)
 
     def _read_choices(self, choices: list[object]) -> bool:
         self._has_choice = True
@@ -163,8 +181,8 @@ class StreamRelay:
             if isinstance(reason, str) and reason:
                 self.finish_reason = reason
                 if reason in BROKEN_FINISHES:
-                    message = f"The engine ended the answer early ({reason})."
-                    return self._fail({"error": {"message": message}})
+                    self.failure = ended_early(reason)
+                    return False
         if has_content:
             self._count_content()
         return True
@@ -186,6 +204,12 @@ class StreamRelay:
         self._told_tokens = max(self._told_tokens, output_tokens)
         self._prompt_tokens = prompt_tokens if prompt_tokens is not None else self._prompt_tokens
         self._cached_tokens = cached_tokens if cached_tokens is not None else self._cached_tokens
+
+
+def ended_early(reason: str) -> EngineError:
+    """Return the failure that a finish reason of an aborted answer means."""
+    said = {"message": f"The engine ended the answer early ({reason})."}
+    return EngineError(FailureKind.SERVER_ERROR, 500, engine_errors.error_of(said, 500))
 
 
 def read_usage(usage: Mapping[str, object]) -> Usage:

@@ -1,33 +1,34 @@
-"""vLLM's dialect, which the other OpenAI-compatible engines share but for `priority`."""
+"""VllmDialect: vLLM from 0.6.3 on."""
 
 from dataclasses import dataclass
 
-from gateway.backends.base import Call
+from gateway.backends.base import Call, EngineError
+from gateway.backends.dialect import Mender
+from gateway.backends.openai import OpenAiDialect, with_priority
+
+_NO_PRIORITIES = ("Priority scheduling is not enabled", "does not support priority")
+"""How 0.6.3 and 0.8.5 refuse a priority; newer ones without the policy ignore it."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenAiDialect:
-    """Sends what the client said."""
+@dataclass
+class VllmDialect(OpenAiDialect):
+    """Sends a priority, lower is sooner, to engines that run `--scheduling-policy priority`.
 
-    def body(self, call: Call, engine_priority: int) -> bytes:  # noqa: ARG002 - the engine has none
-        """Return the body to send."""
-        return call.body
-
-
-@dataclass(frozen=True, slots=True)
-class VllmDialect:
-    """Sends a priority to engines that run `--scheduling-policy priority`.
-
-    Older engines without that policy answer 400 to any priority, so it must be configured.
+    If one turns out not to, it gets none any more.
     """
 
-    priority_scheduling: bool
-
-    def body(self, call: Call, engine_priority: int) -> bytes:
+    def prepare(self, call: Call, engine_priority: int) -> tuple[bytes, Mender | None]:
         """Return the body to send."""
         if not self.priority_scheduling:
-            return call.body
-        # The body is a JSON object with members, none of them `priority`: put it before them
-        # without touching another byte.
-        opening, rest = call.body.split(b"{", 1)
-        return b'%b{"priority":%d,%b' % (opening, engine_priority, rest)
+            return call.body, None
+        return with_priority(call.body, engine_priority), None
+
+    def adapts_to(self, error: EngineError) -> bool:
+        """Return whether it was for its priority that a call was refused; remember it."""
+        if not self.priority_scheduling or error.status != 400:
+            return False
+        message = str(error.error.get("message"))
+        if not any(text in message for text in _NO_PRIORITIES):
+            return False
+        self.priority_scheduling = False
+        return True

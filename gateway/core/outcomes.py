@@ -59,3 +59,5 @@ class FailureKind(StrEnum):
     """Not HTTP, not JSON, not what was asked for."""
     INVALID_REQUEST = "invalid_request"
     """The engine says that the request is wrong: not the engine's fault."""
+    UNSUPPORTED = "unsupported"
+    """This kind of engine cannot do what is asked; another might. Not the engine's fault."""

@@ -287,6 +287,7 @@ class Scheduler:
         if may_retry and self.fleet.open_for(call):
             self._retry(call, now, out)
             return
+        invalid = invalid or event.kind is FailureKind.UNSUPPORTED
         outcome = Outcome.INVALID if invalid else Outcome.FAILED
         self._end_run(call, outcome, event.kind, now, out)
 

@@ -1,0 +1,45 @@
+"""OpenAiDialect: engines that take OpenAI's API as it is, such as llama.cpp and SGLang."""
+
+from dataclasses import dataclass
+
+from gateway.backends.base import Call, EngineError
+from gateway.backends.dialect import Mender
+
+TOO_LONG = "context_length_exceeded"
+"""OpenAI's code for a prompt that does not fit."""
+
+
+@dataclass
+class OpenAiDialect:
+    """Sends what the client said, and a priority to engines that were declared to obey it.
+
+    Of those only SGLang (--enable-priority-scheduling) is not vLLM, and there higher is sooner.
+    """
+
+    priority_scheduling: bool = False
+
+    def prepare(self, call: Call, engine_priority: int) -> tuple[bytes, Mender | None]:
+        """Return the body to send."""
+        if not self.priority_scheduling:
+            return call.body, None
+        return with_priority(call.body, -engine_priority), None
+
+    def explain(self, error: EngineError) -> EngineError:
+        """Return the error, with OpenAI's name for what llama.cpp calls otherwise."""
+        if error.error.get("type") == "exceed_context_size_error":
+            said = {**error.error, "type": "invalid_request_error", "code": TOO_LONG}
+            return EngineError(error.kind, error.status, said, error.headers)
+        return error
+
+    def adapts_to(self, error: EngineError) -> bool:  # noqa: ARG002 - nothing to adapt
+        """Return False: there is only one way to say it."""
+        return False
+
+
+def with_priority(body: bytes, priority: int) -> bytes:
+    """Put a priority before the members of a JSON object, without touching another byte.
+
+    There are members, and none is `priority`: a client's own never goes upstream.
+    """
+    opening, rest = body.split(b"{", 1)
+    return b'%b{"priority":%d,%b' % (opening, priority, rest)
