@@ -191,6 +191,7 @@ class Gateway:
             api_key=entry.api_key,
             interval_s=health.interval_s,
             timeout_s=health.timeout_s,
+            has_info=entry.kind == "tgi",
         )
 
     def _client(self, entry: BackendEntry, probe: Probe) -> HttpClient:
@@ -206,18 +207,20 @@ class Gateway:
         entry = self._entries[name]
         load = self.scheduler.fleet.loads.get(name)
         known = load.backend.models if load else frozenset()
+        max_in_flight = load.backend.max_in_flight if load else None
         models = frozenset([entry.model]) if entry.model else known
         if vitals is None:
             kv_tokens = load.backend.profile.kv_tokens if load else None
         else:
             kv_tokens = vitals.metrics.kv_tokens
+            max_in_flight = vitals.max_in_flight
             models = models if entry.model else frozenset(vitals.models)
         if models:
             models |= set(entry.adapters)
         # Without a model there is nothing that it could be given.
         is_up = vitals is not None and bool(models)
         state = BackendState.UP if is_up else BackendState.DOWN
-        self.driver.feed(BackendChanged(entry.to_core(models, kv_tokens), state))
+        self.driver.feed(BackendChanged(entry.to_core(models, kv_tokens, max_in_flight), state))
 
     def _catalog(self) -> Mapping[str, int | None]:
         longest: dict[str, int | None] = dict.fromkeys(self.scheduler.fleet.models())

@@ -128,7 +128,12 @@ class BackendEntry(_Strict):
             return self.profile.to_core(self.gpu or self.name)
         return built_in(self.gpu or DEFAULT_GPU)
 
-    def to_core(self, models: frozenset[str], kv_tokens: int | None = None) -> Backend:
+    def to_core(
+        self,
+        models: frozenset[str],
+        kv_tokens: int | None = None,
+        max_in_flight: int | None = None,
+    ) -> Backend:
         """Return the backend as the scheduler knows it, with what was discovered of it."""
         profile = self.gpu_profile
         if kv_tokens is not None:
@@ -137,7 +142,7 @@ class BackendEntry(_Strict):
             id=BackendId(self.name),
             models=models,
             profile=profile,
-            max_in_flight=self.max_in_flight,
+            max_in_flight=self.max_in_flight or max_in_flight,
             priority_scheduling=self.priority_scheduling,
             weight=self.weight,
         )

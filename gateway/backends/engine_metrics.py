@@ -1,7 +1,8 @@
 """What an engine says of itself in Prometheus' text format (pure).
 
 Names by generation of vLLM: `gpu_cache_usage_perc` became `kv_cache_usage_perc` in 0.9. There is
-one series for each data-parallel engine, so gauges are summed (shares averaged).
+one series for each data-parallel engine, so gauges are summed (shares averaged). TGI has no gauge
+of KV use: what its batch has reserved, of what it may reserve, stands for it.
 """
 
 import math
@@ -11,11 +12,27 @@ from dataclasses import dataclass
 _SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?\s+(\S+)')
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
-RUNNING = ("vllm:num_requests_running", "llamacpp:requests_processing")
-WAITING = ("vllm:num_requests_waiting", "llamacpp:requests_deferred")
-KV_SHARE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
-CACHE_CONFIG = "vllm:cache_config_info"
-_READ = frozenset({*RUNNING, *WAITING, *KV_SHARE, CACHE_CONFIG})
+RUNNING = (
+    "vllm:num_requests_running",
+    "tgi_batch_current_size",
+    "sglang:num_running_reqs",
+    "llamacpp:requests_processing",
+)
+WAITING = (
+    "vllm:num_requests_waiting",
+    "tgi_queue_size",
+    "sglang:num_queue_reqs",
+    "llamacpp:requests_deferred",
+)
+KV_SHARE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
+KV_USED = ("tgi_batch_current_max_tokens",)
+KV_TOKENS = ("tgi_batch_max_total_tokens", "sglang:max_total_num_tokens")
+CACHE_CONFIG = {
+    "vllm:cache_config_info": ("block_size", "num_gpu_blocks"),
+    "sglang:cache_config_info": ("page_size", "num_pages"),
+}
+"""By their labels: tokens in a block, and blocks."""
+_READ = frozenset({*RUNNING, *WAITING, *KV_SHARE, *KV_USED, *KV_TOKENS, *CACHE_CONFIG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +61,20 @@ def read_metrics(text: str) -> EngineMetrics:
             continue
         if not math.isfinite(value):
             continue
-        if sample[1] == CACHE_CONFIG:
-            kv_tokens += _cache_tokens(sample[2] or "")
+        if sample[1] in CACHE_CONFIG:
+            kv_tokens += _cache_tokens(sample[2] or "", *CACHE_CONFIG[sample[1]])
         else:
             sums.setdefault(sample[1], []).append(value)
     shares = _first(sums, KV_SHARE)
+    kv_share = sum(shares) / len(shares) if shares else None
+    kv_tokens = kv_tokens or _total(sums, KV_TOKENS) or 0
+    used = _total(sums, KV_USED)
+    if kv_share is None and used is not None and kv_tokens:
+        kv_share = used / kv_tokens
     return EngineMetrics(
         running=_total(sums, RUNNING),
         waiting=_total(sums, WAITING),
-        kv_share=sum(shares) / len(shares) if shares else None,
+        kv_share=kv_share,
         kv_tokens=kv_tokens or None,
     )
 
@@ -66,7 +88,7 @@ def _total(sums: dict[str, list[float]], names: tuple[str, ...]) -> int | None:
     return int(sum(values)) if values else None
 
 
-def _cache_tokens(labels: str) -> int:
+def _cache_tokens(labels: str, size_label: str, count_label: str) -> int:
     said = dict(_LABEL.findall(labels))
-    block_tokens, blocks = said.get("block_size", ""), said.get("num_gpu_blocks", "")
+    block_tokens, blocks = said.get(size_label, ""), said.get(count_label, "")
     return int(block_tokens) * int(blocks) if block_tokens.isdigit() and blocks.isdigit() else 0

@@ -32,6 +32,8 @@ class Vitals:
     models: Mapping[str, int | None] = field(default_factory=dict)
     """What it serves, with each model's longest context in tokens."""
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
+    max_in_flight: int | None = None
+    """Calls that it takes at once, running or queued; None: it does not say."""
 
 
 class Probe:
@@ -50,6 +52,7 @@ class Probe:
         api_key: str | None = None,
         interval_s: float = 5.0,
         timeout_s: float = 2.0,
+        has_info: bool = False,
     ) -> None:
         self.vitals: Vitals | None = None
         """What the last good probe saw; None while it is down."""
@@ -58,6 +61,8 @@ class Probe:
         self._on_change = on_change
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._interval_s = interval_s
+        self._has_info = has_info
+        """It tells its limits at /info, as TGI does, and not in its list of models."""
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._random = Random(name)
         self._failures = 0
@@ -113,7 +118,12 @@ class Probe:
         if status in (401, 403):
             log.warning("backend %s refuses our key (%d on /v1/models)", self._name, status)
         models = _models(body) if status == 200 else {}
-        return Vitals(models, await self._metrics(session))
+        max_in_flight = None
+        if self._has_info:
+            status, body = await self._get(session, "/info")
+            longest, max_in_flight = _limits(body) if status == 200 else (None, None)
+            models = dict.fromkeys(models, longest)
+        return Vitals(models, await self._metrics(session), max_in_flight)
 
     async def _metrics(self, session: aiohttp.ClientSession) -> EngineMetrics:
         """Return the engine's figures; an engine without any is no less healthy."""
@@ -133,7 +143,9 @@ class Probe:
     def _tell(self, vitals: Vitals | None) -> None:
         self.vitals = vitals
         # Load changes with each look and concerns nobody here; identity and size do.
-        seen = None if vitals is None else (frozenset(vitals.models), vitals.metrics.kv_tokens)
+        seen = None
+        if vitals is not None:
+            seen = (frozenset(vitals.models), vitals.metrics.kv_tokens, vitals.max_in_flight)
         if (seen,) != self._told:
             self._told = (seen,)
             self._on_change(vitals)
@@ -152,3 +164,18 @@ def _models(body: bytes) -> dict[str, int | None]:
             longest = card.get("max_model_len")
             models[card["id"]] = longest if isinstance(longest, int) else None
     return models
+
+
+def _limits(body: bytes) -> tuple[int | None, int | None]:
+    """Return the longest context and the most calls at once that TGI's /info tells."""
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        said = None
+    if not isinstance(said, dict):
+        return None, None
+    longest, calls = said.get("max_total_tokens"), said.get("max_concurrent_requests")
+    return (
+        longest if isinstance(longest, int) else None,
+        calls if isinstance(calls, int) and calls > 0 else None,
+    )

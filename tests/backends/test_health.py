@@ -8,7 +8,9 @@ import pytest
 
 from gateway.backends.engine_metrics import EngineMetrics, read_metrics
 from gateway.backends.health import FAILURES_UNTIL_DOWN, Probe, Vitals
+from gateway.emulator.server import serving
 from tests.backends.fake_backend import FakeBackend, a_fake_backend, plain
+from tests.emulator.asgi import some_options
 
 pytestmark = pytest.mark.anyio
 
@@ -52,6 +54,23 @@ async def test_the_first_look_tells_models_context_and_cache() -> None:
         assert vitals is not None
         assert vitals.models == {"m1": 4096}
         assert vitals.metrics.kv_tokens == 16_000_000
+
+
+async def test_an_engine_with_limits_of_its_own_tells_them() -> None:
+    async with serving([some_options(kind="tgi", max_num_queued_reqs=7)]) as server:
+        [port] = server.app.engines
+        watch = Watch()
+        probe = Probe("t", f"http://127.0.0.1:{port}", watch, has_info=True)
+        running = asyncio.ensure_future(probe.run())
+        vitals = await watch.next()
+        running.cancel()
+        await asyncio.wait([running])
+
+    options = some_options(kind="tgi")
+    assert vitals is not None
+    assert vitals.models == {"m1": options.context_tokens}
+    assert vitals.max_in_flight == 7
+    assert vitals.metrics == EngineMetrics(0, 0, 0.0, options.kv_capacity_tokens)
 
 
 async def test_nothing_new_is_said_while_nothing_changes() -> None:
@@ -144,6 +163,19 @@ async def test_a_key_goes_with_every_probe_and_a_wrong_one_is_no_death() -> None
             "llamacpp:requests_processing 1\nllamacpp:requests_deferred 4\n",
             EngineMetrics(1, 4),
             id="llama.cpp",
+        ),
+        pytest.param(
+            "tgi_queue_size 4\ntgi_batch_current_size 2\ntgi_batch_current_max_tokens 500\n"
+            "tgi_batch_max_total_tokens 2000\n",
+            EngineMetrics(2, 4, 0.25, 2000),
+            id="TGI",
+        ),
+        pytest.param(
+            'sglang:num_running_reqs{model_name="m"} 3\nsglang:num_queue_reqs{} 1\n'
+            "sglang:token_usage{} 0.5\n"
+            'sglang:cache_config_info{num_pages="100",page_size="64"} 1\n',
+            EngineMetrics(3, 1, 0.5, 6400),
+            id="SGLang",
         ),
     ],
 )
