@@ -45,6 +45,14 @@ def test_a_cut_sample_counts_as_longer_than_what_there_was_of_it() -> None:
     assert mass[10] == pytest.approx(0.25, abs=0.01)
 
 
+@given(st.floats(0.05, 20), st.integers(0, 10_000))
+def test_no_rounding_makes_a_mass_negative(factor: float, seed: int) -> None:
+    mass = np.random.default_rng(seed).dirichlet(np.full(48, 0.3))
+    for _ in range(3):
+        mass = h.stretched(mass, factor)
+        assert min(h.to_lengths(mass).mass) >= 0
+
+
 @given(st.floats(0.05, 20))
 def test_a_stretched_distribution_keeps_its_mass_and_moves_its_median(factor: float) -> None:
     mass = np.array(PRIOR.mass)
