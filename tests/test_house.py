@@ -1,0 +1,108 @@
+"""The house: imports point inwards, modules have their tests and can be read in one sitting."""
+
+from pathlib import Path
+
+import pytest
+from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+ROOT = Path(__file__).parent.parent
+MAX_LINES = 350
+
+TESTED_ELSEWHERE = {
+    # Words without behaviour: every test of the core speaks them.
+    "gateway/core/call.py": "tests/core/test_load.py",
+    "gateway/core/commands.py": "tests/core/test_scheduler.py",
+    "gateway/core/events.py": "tests/core/test_scheduler.py",
+    "gateway/core/outcomes.py": "tests/core/test_scheduler.py",
+    "gateway/core/types.py": "tests/core/test_fleet.py",
+    "gateway/backends/base.py": "tests/backends/test_relay.py",
+    "gateway/predictor/query.py": "tests/predictor/test_predictor.py",
+    "gateway/runtime/clock.py": "tests/runtime/test_driver.py",
+    # Tested over HTTP, by what a client or an engine sees, not by module.
+    "gateway/api/asgi.py": "tests/api/test_streams.py",
+    "gateway/api/disconnect.py": "tests/api/test_disconnects.py",
+    "gateway/api/explain.py": "tests/api/test_headers.py",
+    "gateway/api/front.py": "tests/api/test_bodies.py",
+    "gateway/api/observe.py": "tests/api/test_queueing.py",
+    "gateway/api/openai.py": "tests/api/test_streams.py",
+    "gateway/api/responses.py": "tests/api/test_errors.py",
+    "gateway/api/snapshots.py": "tests/api/test_admin.py",
+    "gateway/api/tenants.py": "tests/api/test_workflows.py",
+    "gateway/backends/answers.py": "tests/backends/test_relay.py",
+    "gateway/backends/dialect.py": "tests/backends/test_dialects.py",
+    "gateway/backends/engine_errors.py": "tests/backends/test_vllm.py",
+    "gateway/backends/engine_metrics.py": "tests/backends/test_health.py",
+    "gateway/backends/headers.py": "tests/backends/test_relay.py",
+    "gateway/backends/http_client.py": "tests/backends/test_relay.py",
+    "gateway/backends/lenient_json.py": "tests/backends/test_relay.py",
+    "gateway/emulator/asks.py": "tests/emulator/test_vllm.py",
+    "gateway/emulator/tgi_answers.py": "tests/emulator/test_tgi.py",
+    "gateway/emulator/tgi_fields.py": "tests/emulator/test_tgi.py",
+    "gateway/emulator/tgi_metrics.py": "tests/emulator/test_tgi.py",
+    "gateway/emulator/tgi_requests.py": "tests/emulator/test_tgi.py",
+    # Tested with their neighbours.
+    "gateway/config_file.py": "tests/test_config.py",
+    "gateway/telemetry/histogram.py": "tests/telemetry/test_counters.py",
+    "gateway/telemetry/prometheus.py": "tests/telemetry/test_counters.py",
+    # Composition and command lines: whole programs.
+    "gateway/app.py": "tests/api/test_calls.py",
+    "gateway/__main__.py": "tests/test_main.py",
+    "gateway/cli/check.py": "tests/test_main.py",
+    "gateway/cli/serve.py": "tests/test_main.py",
+    "gateway/emulator/__main__.py": "tests/emulator/test_command.py",
+    "loadgen/__main__.py": "tests/loadgen/test_main.py",
+}
+"""Modules without a test file of their own name, and where to look instead."""
+
+LONG_FOR_A_REASON = {
+    "gateway/core/scheduler.py": "one method an event, and the order of their effects in one place",
+    "gateway/core/workflow.py": "declaration, run and books of one thing; a few lines over",
+    "gateway/sim/engine.py": "one engine's state, touched by each of its few long methods",
+    "gateway/config.py": "every setting there is, with its documentation",
+    "gateway/emulator/tgi_requests.py": "one function a rule of TGI's validation",
+}
+"""Modules over the limit, and why."""
+
+
+def modules() -> list[str]:
+    """Every source module, by its path from the root."""
+    paths = [*(ROOT / "gateway").rglob("*.py"), *(ROOT / "loadgen").rglob("*.py")]
+    return sorted(str(path.relative_to(ROOT)) for path in paths)
+
+
+def own_test(module: str) -> str:
+    """The test file that mirrors a module."""
+    path = Path(module)
+    folder = path.parent.relative_to("gateway") if path.parts[0] == "gateway" else path.parent
+    return str(Path("tests") / folder / f"test_{path.name}")
+
+
+def test_imports_point_the_way_the_contracts_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+    status = lint_imports(config_filename="pyproject.toml", no_cache=True, is_debug_mode=False)
+
+    assert status == EXIT_STATUS_SUCCESS
+
+
+def test_every_module_has_its_test_file_or_says_where_to_look() -> None:
+    for module in modules():
+        if not module.endswith("__init__.py") and not (ROOT / own_test(module)).exists():
+            assert module in TESTED_ELSEWHERE, f"{module} has no {own_test(module)}"
+
+
+def test_the_places_to_look_are_there_and_needed() -> None:
+    for module, test in TESTED_ELSEWHERE.items():
+        assert (ROOT / module).exists(), f"{module} is no more"
+        assert (ROOT / test).exists(), f"{test}, said to test {module}, is no more"
+        assert not (ROOT / own_test(module)).exists(), f"{module} has its own test file now"
+
+
+def test_modules_can_be_read_in_one_sitting() -> None:
+    long = {
+        module
+        for module in modules()
+        if len((ROOT / module).read_text(encoding="utf-8").splitlines()) > MAX_LINES
+    }
+
+    assert long == set(LONG_FOR_A_REASON)
