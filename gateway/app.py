@@ -134,7 +134,7 @@ class Gateway:
         install_error_handlers(rest)
         rest.include_router(observe_router(self.missing, self.render_metrics))
         created_at = int(datetime.now(UTC).timestamp())
-        rest.include_router(models_router(self._catalog, settings.aliases, created_at))
+        rest.include_router(models_router(self._catalog, settings.aliases, created_at, tenants))
         rest.include_router(
             workflows_router(
                 self.scheduler,

@@ -21,8 +21,9 @@ from gateway.api.disconnect import ClientLeft, client_present
 from gateway.api.errors import ApiError
 from gateway.api.explain import explain, server_timing
 from gateway.api.first_tries import FirstTries
+from gateway.api.limits import Permit, without_limit_headers
 from gateway.api.prompts import Prompt, SeenPrefixes, TokenRatios, estimate_tokens, read_prompt
-from gateway.api.tenants import TenantResolver
+from gateway.api.tenants import Caller, TenantResolver
 from gateway.backends.base import Answer, BackendError, Call, Header
 from gateway.backends.headers import to_engine
 from gateway.core.lengths import LengthDistribution
@@ -89,9 +90,12 @@ class Completions:
             await send_error(send, METHOD_NOT_ALLOWED, exchange.request_id)
             return
         try:
-            tenant = self._door.tenants.resolve(scope["headers"])
+            caller = self._door.tenants.resolve(scope["headers"])
             raw = await read_body(scope, receive, self._door.max_body_bytes)
-            asked = read_call(raw, headers, tenant, self._door.target_of, is_chat=self._is_chat)
+            asked = read_call(
+                raw, headers, caller.tenant, self._door.target_of, is_chat=self._is_chat
+            )
+            caller.check_model(str(asked.body["model"]))
             exchange.request_id = kept_request_id(asked.request_id, own_id)
             call = Call(
                 path=self._path,
@@ -103,7 +107,7 @@ class Completions:
                 hide_usage=asked.hide_usage,
                 renamed=_renamed(asked),
             )
-            await exchange.serve(asked, call, raw, tenant, receive)
+            await exchange.serve(asked, call, raw, caller, receive)
         except ApiError as error:
             await send_error(send, error, exchange.request_id)
         except (BodyGone, ClientLeft):
@@ -127,29 +131,49 @@ class _Exchange:
         self.request_id = b""
 
     async def serve(
-        self, asked: Asked, call: Call, raw: bytes, tenant: TenantId, receive: Receive
+        self, asked: Asked, call: Call, raw: bytes, caller: Caller, receive: Receive
     ) -> None:
-        """Have the call scheduled and relay its answer."""
-        door = self._door
-        now = door.clock.now()
-        prompt = read_prompt(asked.body)
+        """Have the call scheduled and relay its answer, within what its key may use."""
+        now = self._door.clock.now()
+        lesson = _Lesson(self._door, asked, read_prompt(asked.body), now)
+        with caller.account.enter(lesson.prompt_tokens, now) as permit:
+            try:
+                await self._serve(asked, call, raw, caller, receive, lesson, permit)
+            finally:
+                lesson.learn()
+
+    async def _serve(
+        self,
+        asked: Asked,
+        call: Call,
+        raw: bytes,
+        caller: Caller,
+        receive: Receive,
+        lesson: "_Lesson",
+        permit: Permit,
+    ) -> None:
+        door, tenant, now = self._door, caller.tenant, lesson.began_at
         first_at = door.first_tries.of(tenant, raw, now) if asked.is_retry else None
-        lesson = _Lesson(door, asked, prompt, now)
         try:
             async with client_present(receive) as client:
                 output = await lesson.forecast()
+                permit.expect(output.mean_tokens, door.clock.now())
                 request = self._request(asked, lesson, output, tenant, now, first_at, len(raw))
                 async with door.driver.run(request, call) as served:
                     lesson.answer = served.answer
-                    await self._relay(served, asked, client, now)
+                    await self._relay(served, asked, client, now, caller)
         except Refused as refused:
+            permit.refund(door.clock.now())
             door.first_tries.remember(tenant, raw, first_at or now)
             await self.fail(_refusal(refused, asked))
         except BackendError as error:
+            permit.settle(0, door.clock.now())
             door.first_tries.remember(tenant, raw, first_at or now)
             await self.fail(errors.failure(error))
         finally:
-            lesson.learn()
+            used = lesson.used_tokens()
+            if used is not None:
+                permit.settle(used, door.clock.now())
 
     async def fail(self, error: ApiError) -> None:
         """Tell the client what went wrong, in the form that is still open."""
@@ -189,12 +213,18 @@ class _Exchange:
         )
 
     async def _relay(
-        self, served: Served, asked: Asked, client: client_present, began_at: float
+        self,
+        served: Served,
+        asked: Asked,
+        client: client_present,
+        began_at: float,
+        caller: Caller,
     ) -> None:
         answer, decision = served.answer, served.start.decision
         now = self._door.clock.now()
         headers: list[Header] = [
-            *answer.headers,
+            *without_limit_headers(answer.headers),
+            *caller.account.headers(now),
             (b"x-request-id", self.request_id),
             (b"server-timing", server_timing(decision, began_at, now)),
         ]
@@ -227,7 +257,7 @@ class _Lesson:
         self._door = door
         self._asked = asked
         self._prompt = prompt
-        self._began_at = began_at
+        self.began_at = began_at
         self._prediction: Prediction | None = None
         self.prompt_tokens = estimate_tokens(prompt, door.ratios.of(asked.model))
         self.answer: Answer | None = None
@@ -250,6 +280,14 @@ class _Lesson:
         model, door = self._asked.model, self._door
         return door.prefixes.segments(model, self._prompt, door.ratios.of(model))
 
+    def used_tokens(self) -> int | None:
+        """Return what the engine has read and written for it; None if it did not answer."""
+        if self.answer is None:
+            return None
+        usage = self.answer.usage
+        prompt_tokens = self.prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens
+        return prompt_tokens + usage.output_tokens
+
     def learn(self) -> None:
         """Take in what the engine told of an answer, or what there was of one."""
         if self.answer is None or self._prediction is None:
@@ -263,7 +301,7 @@ class _Lesson:
             ended = Ended.CAPPED
         else:
             ended = Ended.FINISHED
-        elapsed_s = self._door.clock.now() - self._began_at
+        elapsed_s = self._door.clock.now() - self.began_at
         if usage.output_tokens or ended is not Ended.FINISHED:
             self._door.predictor.observe(self._prediction, usage.output_tokens, ended, elapsed_s)
 

@@ -129,7 +129,7 @@ def workflows_router(
     views = _Views(scheduler, clock, ended)
 
     def tenant_of(request: Request) -> TenantId:
-        return tenants.resolve(request.scope["headers"])
+        return tenants.resolve(request.scope["headers"]).tenant
 
     @router.post("")
     async def declare(wish: WorkflowWish, request: Request) -> Json:
