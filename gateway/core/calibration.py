@@ -16,8 +16,7 @@ scheduler would chase its own tail. Only two things are taken:
 
 Periods and quiet times are dropped when the engine may have queued (more promised than its KV
 cache or batch holds), when a call broke or left, and while a call that reports no first token may
-still be reading its prompt. Of calls that report none only those that had the engine to
-themselves are used, and only if one of the two parts was nearly all of their time.
+still be reading its prompt. Calls that report none are measured as a whole: see `silence`.
 """
 
 from math import inf
@@ -27,14 +26,13 @@ from gateway.core.corrections import MAX_FACTOR, Correction, corrected
 from gateway.core.cost import prefill_s, step_s
 from gateway.core.events import Finished
 from gateway.core.profiles import GpuProfile
+from gateway.core.silence import Account, Silence
 
 MIN_PREFILL_STEPS = 4.0
 """A prefill period counts if its prompts take at least as long as this many decode steps."""
 MIN_QUIET_STEPS = 8.0
 MIN_QUIET_STEPS_A_PERIOD = 4.0
 """Steps within prefill periods are estimated to about one: enough others must outweigh them."""
-DOMINANT = 8.0
-"""Of a lone silent call's two parts, one must be predicted this many times the other."""
 
 
 class _Period:
@@ -77,17 +75,11 @@ class _Probe:
         "context_tokens",
         "decodes",
         "fresh_tokens",
-        "had_engine_alone",
-        "number",
         "period",
         "quiet_from",
-        "started_at",
     )
 
-    def __init__(self, call: Call, now: float, number: int, alone: bool) -> None:
-        self.started_at = now
-        self.number = number
-        self.had_engine_alone = alone
+    def __init__(self, call: Call) -> None:
         self.fresh_tokens = call.fresh_tokens
         self.context_tokens = call.request.prompt_tokens + call.output_tokens // 2
         """What attention reads for it on average while it decodes."""
@@ -114,7 +106,7 @@ class Calibration:
         "_counted_at",
         "_period",
         "_probes",
-        "_starts",
+        "_silence",
         "_trusted_from",
         "configured",
         "decode",
@@ -130,7 +122,7 @@ class Calibration:
         self.decode = Correction()
         self._probes: dict[str, _Probe] = {}
         self._period: _Period | None = None
-        self._starts = 0
+        self._silence = Silence()
         self._trusted_from = -inf
         """What began at or before this instant may have been disturbed."""
         # Calls that decode now, and integrals over time of how many and with how much context.
@@ -155,8 +147,8 @@ class Calibration:
     def started(self, call: Call, now: float, *, is_crowded: bool) -> None:
         """A call enters the engine. `is_crowded`: it may have to wait there."""
         self._count(now)
-        self._starts += 1
-        probe = _Probe(call, now, self._starts, alone=not self._probes)
+        self._silence.started(call, now, self.profile, is_crowded=is_crowded)
+        probe = _Probe(call)
         self._probes[call.request.id] = probe
         if call.request.reports_first_token:
             period = self._period
@@ -200,22 +192,17 @@ class Calibration:
         if probe is None:
             return False
         self._count(now)
+        account = self._silence.ended(call, now)
         if probe.decodes:
             self._batch -= 1
             self._context_tokens -= probe.context_tokens
         if finished is None:
             self._broke(probe, now)
             return False
-        fresh_tokens = probe.fresh_tokens
-        if finished.cached_tokens is not None:
-            prompt_tokens = finished.prompt_tokens or call.request.prompt_tokens
-            fresh_tokens = max(prompt_tokens - finished.cached_tokens, 1)
         if probe.period is not None:
-            changed = self._learn_from_stream(probe, probe.period, fresh_tokens, finished, now)
-        elif probe.had_engine_alone and probe.number == self._starts:
-            changed = self._learn_from_silence(probe, fresh_tokens, finished, now)
+            changed = self._learn_from_stream(call, probe, probe.period, finished, now)
         else:
-            changed = False
+            changed = account is not None and self._learn_from_silence(account, finished, now)
         if changed:
             self._correct()
         return changed
@@ -228,11 +215,14 @@ class Calibration:
                 self._has_read(period, now)
 
     def _learn_from_stream(
-        self, probe: _Probe, period: _Period, fresh_tokens: int, finished: Finished, now: float
+        self, call: Call, probe: _Probe, period: _Period, finished: Finished, now: float
     ) -> bool:
         if not probe.decodes:  # it was announced that its first token would be reported
             self._broke(probe, now)
-        period.fresh_tokens += fresh_tokens - probe.fresh_tokens
+        if finished.cached_tokens is not None:
+            prompt_tokens = finished.prompt_tokens or call.request.prompt_tokens
+            fresh_tokens = max(prompt_tokens - finished.cached_tokens, 1)
+            period.fresh_tokens += fresh_tokens - probe.fresh_tokens
         period.running -= 1
         changed = False
         if not period.running and not period.is_spoiled:
@@ -271,24 +261,17 @@ class Calibration:
         context_tokens = (self._context_token_s - probe.context_token_s) / span_s
         return self._add_decode(quiet_s / steps, batch, context_tokens)
 
-    def _learn_from_silence(
-        self, probe: _Probe, fresh_tokens: int, finished: Finished, now: float
-    ) -> bool:
-        profile = self.profile
-        total_s = now - probe.started_at
-        context_tokens = probe.context_tokens
-        steps = finished.output_tokens - 1
-        reading_s = prefill_s(profile, fresh_tokens)
-        writing_s = steps * step_s(profile, 1, context_tokens)
-        if steps >= MIN_QUIET_STEPS and writing_s >= DOMINANT * reading_s:
-            return self._add_decode((total_s - reading_s) / steps, 1, context_tokens)
-        arithmetic_s = self.configured.prefill_s_per_token * fresh_tokens
-        if reading_s >= DOMINANT * writing_s and arithmetic_s >= (
-            MIN_PREFILL_STEPS * profile.decode_base_s
-        ):
-            given_s = reading_s - profile.prefill_s_per_token * fresh_tokens + writing_s
-            return self.prefill.add((total_s - given_s) / arithmetic_s)
-        return False
+    def _learn_from_silence(self, account: Account, finished: Finished, now: float) -> bool:
+        parts = self._silence.predicted(account, finished.output_tokens, now, self.profile)
+        if parts is None:
+            return False
+        reading_s, writing_s = parts
+        predicted_s = reading_s + writing_s
+        ratio = (now - account.started_at) / predicted_s
+        # The least change of both (in logarithms) that explains the call: Kaczmarz' step.
+        squares = reading_s**2 + writing_s**2
+        changed = self.prefill.nudge(ratio, predicted_s * reading_s / squares)
+        return self.decode.nudge(ratio, predicted_s * writing_s / squares) or changed
 
     def _add_decode(self, step: float, batch: float, context_tokens: float) -> bool:
         configured = self.configured

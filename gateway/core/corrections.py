@@ -39,9 +39,19 @@ class Correction:
 
     def add(self, ratio: float) -> bool:
         """Take in one observation; return whether the applied factor changed."""
+        return self._move((log(ratio) if ratio > 0 else -inf) - self._log, 1.0)
+
+    def nudge(self, ratio: float, weight: float) -> bool:
+        """Take in one observation of time that this constant explains only in part.
+
+        `ratio`: to what the profile predicts as it is corrected now.
+        """
+        surprise = (log(ratio) if ratio > 0 else -inf) + self._applied_log - self._log
+        return self._move(surprise, weight)
+
+    def _move(self, surprise: float, weight: float) -> bool:
         self.samples += 1
-        surprise = (log(ratio) if ratio > 0 else -inf) - self._log
-        self._log += GAIN * min(max(surprise, -MAX_SURPRISE), MAX_SURPRISE)
+        self._log += GAIN * weight * min(max(surprise, -MAX_SURPRISE), MAX_SURPRISE)
         bound = log(MAX_FACTOR)
         self._log = min(max(self._log, -bound), bound)
         dead = DEAD_BAND if self._applied_log == 0 else DEAD_BAND / 2  # do not flutter at its edge
