@@ -293,8 +293,6 @@ class Placement:
     ) -> Decision:
         predicted_s = predicted_execution_s(load, call)
         due_s = None if call.budget_s is None else call.ready_at + call.budget_s - now
-        if due_s is None and call.deadline_at is not None:
-            due_s = call.deadline_at - now
         return Decision(
             request_id=call.request.id,
             backend_id=load.id,

@@ -204,6 +204,8 @@ class Scheduler:
         call.ready_at = now if was_held else call.arrived_at
         if call.run is not None:
             self.workflows.enter(call.run, call, now)
+        elif call.deadline_at is not None:
+            call.budget_s = max(call.deadline_at - call.ready_at, 0.0)
         unreachable = self.admission.limits.on_unreachable_deadline
         if unreachable is not Unreachable.QUEUE and self._is_out_of_reach(call, now):
             if unreachable is Unreachable.REJECT:
