@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 from typing import Protocol
 
@@ -68,10 +68,10 @@ class StaticEmbedder:
     COARSE = 43
 
     def __init__(self, folder: Path) -> None:
-        model = (folder / "static.onnx").read_bytes()
-        self.name = f"static-{sha256(model).hexdigest()[:16]}-{self.DIM}"
+        model = folder / "static.onnx"
+        self.name = f"static-{_digest(model)}-{self.DIM}"
         self.dim, self.coarse = self.DIM, self.COARSE
-        self.nbytes = len(model) + 12_000_000
+        self.nbytes = 2 * model.stat().st_size + 12_000_000
         self._session = _session(model)
         self._words = WordIds(folder / "tokenizer.json")
 
@@ -88,15 +88,14 @@ class TransformerEmbedder:
     MAX_TOKENS = 32
 
     def __init__(self, path: Path) -> None:
-        model = path.read_bytes()
-        self.name = f"transformer-{sha256(model).hexdigest()[:16]}-{self.MAX_TOKENS}"
-        self._session = _session(model)
+        self.name = f"transformer-{_digest(path)}-{self.MAX_TOKENS}"
+        self._session = _session(path)
         self._inputs = {put.name for put in self._session.get_inputs()}
         self._tokenizer = Tokenizer.from_file(str(path.parent / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self.MAX_TOKENS)
         self.dim = self.coarse = int(self.embed(["a"]).shape[1])
-        self.nbytes = len(model)
+        self.nbytes = 2 * path.stat().st_size
 
     def embed(self, texts: Sequence[str]) -> Vector:
         """Return one row for each text: the model's pooled output, or the mean of its tokens'."""
@@ -145,7 +144,12 @@ class HashingEmbedder:
         return damped
 
 
-def _session(model: bytes) -> onnxruntime.InferenceSession:
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()[:16]
+
+
+def _session(model: Path) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
@@ -153,7 +157,7 @@ def _session(model: bytes) -> onnxruntime.InferenceSession:
     options.log_severity_level = 3
     for kind in ("intra", "inter"):
         options.add_session_config_entry(f"session.{kind}_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
 
 
 def _run(

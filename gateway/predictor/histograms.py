@@ -39,7 +39,7 @@ def posterior(events: Mass, cut: Mass, parent: Mass, parent_weight: float) -> Ma
         mass: Mass = seen / seen.sum()
         return mass
     at_risk = np.cumsum((seen + cut)[::-1])[::-1]
-    hazard = np.minimum(seen / np.maximum(at_risk, 1e-300), 1.0)
+    hazard: Mass = np.minimum(seen / np.maximum(at_risk, 1e-300), 1.0)
     alive = np.cumprod(np.concatenate(([1.0], 1.0 - hazard[:-1])))
     mass = alive * hazard
     # Samples cut in the last bucket leave a rest that belongs to it.
@@ -50,10 +50,11 @@ def posterior(events: Mass, cut: Mass, parent: Mass, parent_weight: float) -> Ma
 def stretched(mass: Mass, factor: float) -> Mass:
     """Return the distribution of `factor` times a length; what passes the last edge stays in."""
     # Sums may pass 1 by a rounding, and the last difference must not fall below 0 for it.
-    cumulative = np.minimum(np.concatenate(([0.0], np.cumsum(mass))), 1.0)
-    below = np.interp(EDGE / factor, EDGE, cumulative)
+    whole = np.minimum(np.concatenate(([0.0], np.cumsum(mass))), 1.0)
+    below = np.interp(EDGE / factor, EDGE, whole)
     below[-1] = 1.0
-    return np.diff(below)
+    moved: Mass = np.diff(below)
+    return moved
 
 
 def median(mass: Mass) -> float:

@@ -1,7 +1,9 @@
-"""History: the vectors and lengths of finished calls, by model, in two generations each.
+"""History: the vectors and lengths of ended calls, by model, in two generations each.
 
-The newest generation takes the additions, both are searched, and when the newest is full the
-older is dropped whole: cheaper than deleting one by one, and its memory comes back at once.
+The newest generation takes the additions and is searched by comparing all its coarse vectors; once
+it is full it never changes, and an hnswlib graph is built over it on another thread, as far as the
+memory allows. When the next one is full the older is dropped whole: cheaper than deleting one by
+one, and its memory comes back at once. What is found is compared again by the whole vectors.
 """
 
 from collections import OrderedDict
@@ -16,14 +18,15 @@ from gateway.predictor.query import Vector
 from gateway.predictor.vectors import Vectors
 
 EXACT_BELOW = 1000
-"""Samples up to which all are compared: no graph's recall to lose, and no slower."""
+"""Samples of a generation up to which the whole vectors are compared: there is no time to save."""
 LINKS, BUILD_EFFORT, SEARCH_EFFORT = 8, 80, 96
 """hnswlib's M, ef_construction and ef. Coarse vectors need few links: recall@128 is 0.98."""
-GRAPH_BYTES, RESERVED_BYTES = 8 + 4 * (2 * LINKS + 1) + 45, 50
-"""Of an element besides its vector: label, links, look-up; lock and pointers, set aside at once."""
-TOKENS, IS_CUT, STAGE, GUESS, SCALE = range(5)
+GRAPH_BYTES, GRAPH_ITEM_BYTES = 65_536 * 40, 8 + 4 * (2 * LINKS + 1) + 100
+"""Of a graph (its locks by label), and of an element of it besides its vector."""
+BUILD_CHUNK = 256
+TOKENS, IS_CUT, STAGE, GUESS, SCALE, COARSE_SCALE = range(6)
 """Columns of what is kept of a sample beside its vector: one array, so that one look fetches it."""
-FACTS = 5
+FACTS = 6
 MAX_STAGE_NUMBERS = 65_536
 Facts = NDArray[np.float32]
 
@@ -55,49 +58,86 @@ class Sample:
 
 
 class _Generation:
-    """Up to `room` samples: a graph over coarse vectors, the whole ones as bytes beside it."""
+    """Up to `room` samples, vectors as bytes with a scale each."""
 
     def __init__(self, room: int, vectors: Vectors) -> None:
-        self.room, self.size = room, 0
+        self.size = 0
+        self.room = room
         self._vectors = vectors
-        held = min(64, room)
-        self.rows: NDArray[np.int8] = np.zeros((held, vectors.dim), np.int8)
-        self.facts: Facts = np.zeros((held, FACTS), np.float32)
-        self.graph = hnswlib.Index(space="ip", dim=vectors.coarse_dim)
-        # In one go: resizing copies everything, and pages nobody touched cost nothing.
-        self.graph.init_index(max_elements=room, M=LINKS, ef_construction=BUILD_EFFORT)
-        self.graph.set_num_threads(1)
-        self.graph.set_ef(SEARCH_EFFORT)
+        # All room in one go: growing would leave holes, and pages nobody touched cost nothing.
+        self.rows: NDArray[np.int8] = np.zeros((room, vectors.dim), np.int8)
+        self.coarse: NDArray[np.int8] = np.zeros((room, vectors.coarse_dim), np.int8)
+        self.facts: Facts = np.zeros((room, FACTS), np.float32)
+        self.graph: hnswlib.Index | None = None
+
+    @property
+    def graph_bytes(self) -> int:
+        """What a graph takes or would take, in bytes."""
+        return GRAPH_BYTES + self.room * (GRAPH_ITEM_BYTES + 4 * self._vectors.coarse_dim)
 
     @property
     def nbytes(self) -> int:
-        """Memory, in bytes: what the graph sets aside at once and what it fills."""
-        graph = self.room * RESERVED_BYTES + self.size * (
-            GRAPH_BYTES + 4 * self._vectors.coarse_dim
-        )
-        return graph + self.rows.nbytes + self.facts.nbytes
+        """Memory, in bytes."""
+        graph = self.graph_bytes if self.graph is not None else 0
+        return graph + self.rows.nbytes + self.coarse.nbytes + self.facts.nbytes
 
     def add(self, sample: Sample) -> None:
         """Take in one sample; there must be room."""
         at = self.size
-        if at == len(self.rows):
-            more = min(at, self.room - at)
-            self.rows = np.pad(self.rows, ((0, more), (0, 0)))
-            self.facts = np.pad(self.facts, ((0, more), (0, 0)))
-        scale = max(float(np.abs(sample.vector).max()), 1e-9) / 127
-        self.rows[at] = np.rint(sample.vector / scale)
-        self.facts[at] = (sample.tokens, sample.is_cut, sample.stage, sample.guess, scale)
-        self.graph.add_items(self._vectors.coarse(sample.vector)[None, :], [at], num_threads=1)
+        facts = self.facts[at]
+        facts[:SCALE] = (sample.tokens, sample.is_cut, sample.stage, sample.guess)
+        facts[SCALE] = _as_bytes(sample.vector, self.rows[at])
+        facts[COARSE_SCALE] = _as_bytes(self._vectors.coarse(sample.vector), self.coarse[at])
         self.size += 1
 
-    def nearest(self, vector: Vector, coarse: Vector | None, count: int) -> Neighbours:
-        """Return about `count` of the nearest; exact where `coarse` is None."""
-        if coarse is None or self.size <= count:
+    def nearest(self, vector: Vector, coarse: Vector, count: int) -> Neighbours:
+        """Return about `count` of the nearest."""
+        if self.size <= EXACT_BELOW:
             rows, facts = self.rows[: self.size], self.facts[: self.size]
         else:
-            found = self.graph.knn_query(coarse, k=count, num_threads=1)[0][0].astype(np.intp)
+            found = self._candidates(coarse, count)
             rows, facts = self.rows[found], self.facts[found]
         return Neighbours((rows.astype(np.float32) @ vector) * facts[:, SCALE], facts)
+
+    def _candidates(self, coarse: Vector, count: int) -> NDArray[np.intp]:
+        if self.graph is not None:
+            labels: NDArray[np.uint64] = self.graph.knn_query(coarse, k=count, num_threads=1)[0][0]
+            return labels.astype(np.intp)
+        every = self.coarse[: self.size].astype(np.float32) @ coarse
+        every *= self.facts[: self.size, COARSE_SCALE]
+        return np.argpartition(every, -count)[-count:]
+
+
+def _as_bytes(vector: Vector, into: NDArray[np.int8]) -> float:
+    """Write a vector as bytes, and return the scale that gives it back."""
+    scale = max(float(np.abs(vector).max()), 1e-9) / 127
+    into[:] = np.rint(vector / scale)
+    return scale
+
+
+class Build:
+    """A graph over a full generation, to be built elsewhere (see `gateway.predictor.chore`)."""
+
+    def __init__(self, generation: _Generation, dim: int) -> None:
+        self._generation, self._dim = generation, dim
+        self._graph: hnswlib.Index | None = None
+
+    def run(self) -> None:
+        """Do the work: a full generation does not change any more."""
+        full = self._generation
+        graph = hnswlib.Index(space="ip", dim=self._dim)
+        graph.init_index(max_elements=full.room, M=LINKS, ef_construction=BUILD_EFFORT)
+        graph.set_num_threads(1)
+        graph.set_ef(SEARCH_EFFORT)
+        for start in range(0, full.size, BUILD_CHUNK):
+            at = np.arange(start, min(start + BUILD_CHUNK, full.size))
+            rows = full.coarse[at] * full.facts[at, COARSE_SCALE, None]
+            graph.add_items(rows, at, num_threads=1)
+        self._graph = graph
+
+    def keep(self) -> None:
+        """Search by it from now on."""
+        self._generation.graph = self._graph
 
 
 class Latest(NamedTuple):
@@ -136,22 +176,21 @@ class History:
         """Memory, in bytes."""
         return sum(generation.nbytes for generation in self.generations)
 
-    def add(self, sample: Sample) -> None:
-        """Take in one sample; the older generation goes when the newest is full."""
-        newest = self.generations[-1]
+    def add(self, sample: Sample) -> _Generation | None:
+        """Take in one sample; return the generation that is full since, if one is."""
+        full, newest = None, self.generations[-1]
         if newest.size == newest.room:
-            newest = _Generation(self._room, self._vectors)
-            self.generations = [self.generations[-1], newest]
+            full, newest = newest, _Generation(self._room, self._vectors)
+            self.generations = [full, newest]
         newest.add(sample)
         self.added += 1
+        return full
 
     def nearest(self, vector: Vector, count: int) -> Neighbours:
         """Return the `count` most similar samples, or all if there are fewer."""
-        coarse = None
-        if len(self) > EXACT_BELOW:
-            coarse = self._vectors.coarse(vector)
+        coarse = self._vectors.coarse(vector)
         # Of two generations each holds about half of the nearest; a quarter to spare is enough.
-        each = count if coarse is None or len(self.generations) == 1 else count * 3 // 4
+        each = count if len(self.generations) == 1 else count * 3 // 4
         parts = [part.nearest(vector, coarse, each) for part in self.generations if part.size]
         if not parts:
             return _NONE
@@ -190,7 +229,6 @@ class Histories:
         self._max_models, self._max_bytes = max_models, max_bytes
         self._models: OrderedDict[str, History] = OrderedDict()
         self._stages: OrderedDict[str, int] = OrderedDict()
-        self._adds = 0
 
     @property
     def nbytes(self) -> int:
@@ -219,27 +257,34 @@ class Histories:
         self._stages[stage] = number
         return number
 
-    def add(self, model: str, sample: Sample) -> History:
-        """Take in one sample of a model and return its history."""
+    def add(self, model: str, sample: Sample) -> tuple[History, Build | None]:
+        """Take in one sample of a model; return its history, and a graph to build if one is due."""
         history = self._models.get(model)
         if history is None:
             history = self._models[model] = History(self._window, self._vectors)
             if len(self._models) > self._max_models:
                 self._models.popitem(last=False)
-        self._models.move_to_end(model)
-        history.add(sample)
-        self._adds += 1
-        if self._adds % 64 == 0:
             self._keep_bytes()
-        return history
+        self._models.move_to_end(model)
+        full = history.add(sample)
+        if full is None:
+            return history, None
+        self._keep_bytes()
+        if full.room <= EXACT_BELOW or self.nbytes + full.graph_bytes > self._max_bytes:
+            return history, None
+        return history, Build(full, self._vectors.coarse_dim)
 
     def _keep_bytes(self) -> None:
-        """Drop whole generations, the least recently used model's oldest first."""
+        """Drop graphs, then generations, then models: the least recently used model's first."""
         while self.nbytes > self._max_bytes:
-            victim = next((h for h in self._models.values() if len(h.generations) > 1), None)
-            if victim is not None:
-                del victim.generations[0]
-            elif len(self._models) > 1:
+            histories = list(self._models.values())
+            graph = next((g for h in histories for g in h.generations if g.graph), None)
+            old = next((h for h in histories if len(h.generations) > 1), None)
+            if graph is not None:
+                graph.graph = None
+            elif old is not None:
+                del old.generations[0]
+            elif len(histories) > 1:
                 self._models.popitem(last=False)
             else:
                 return

@@ -10,11 +10,12 @@ from time import perf_counter, sleep
 import numpy as np
 
 from gateway.predictor.calibration import Monitor, Outcome
+from gateway.predictor.chore import Chore
 from gateway.predictor.histograms import tempered
 from gateway.predictor.history import Sample
 from gateway.predictor.journal import Journal, Record
 from gateway.predictor.query import Ended, Level, Mass, Ticket
-from gateway.predictor.similar import Fit, Similar
+from gateway.predictor.similar import Similar
 
 MAX_MODELS, STAGES_PER_MODEL = 16, 8
 """Monitors kept: of the most recent models, and of the first busy stages of each."""
@@ -61,11 +62,11 @@ class Learner:
             ticket.similar_mass = tempered(ticket.similar_mass, monitor.exponent)
         return None if is_bypassed else (ticket.similar_mass, level)
 
-    def learn(self, ticket: Ticket, tokens: float, ended: Ended) -> Fit | None:
-        """Take in an outcome; run the fit it may return on another thread, then `keep` it."""
+    def learn(self, ticket: Ticket, tokens: float, ended: Ended) -> Chore | None:
+        """Take in an outcome; the caller sees to the chore, if there is one."""
         self._judge(ticket, tokens, ended)
         self._similar.embed([ticket])
-        fit = self._similar.learn(ticket, tokens, ended is not Ended.FINISHED)
+        chore = self._similar.learn(ticket, tokens, ended is not Ended.FINISHED)
         if self._journal is not None:
             query = ticket.query
             self._journal.append(
@@ -78,7 +79,7 @@ class Learner:
                     ticket.vector,
                 )
             )
-        return fit
+        return chore
 
     def _judge(self, ticket: Ticket, tokens: float, ended: Ended) -> None:
         outcome = Outcome(
@@ -120,7 +121,7 @@ class Learner:
         if self._journal is not None:
             self._restoring = self._journal.read()
 
-    def restore_one(self) -> tuple[bool, Fit | None]:
+    def restore_one(self) -> tuple[bool, Chore | None]:
         """Read back one sample; false once there are no more."""
         if self._restoring is None:
             return False, None

@@ -100,11 +100,12 @@ class Stage:
         self._size = max(self._size, self._next)
 
     def _grow(self) -> None:
-        old = (self._log_input, self._tokens, self._weight, self._bucket, self._cut)
-        self._allocate(2 * len(self._bucket))
-        new = (self._log_input, self._tokens, self._weight, self._bucket, self._cut)
-        for source, target in zip(old, new, strict=True):
-            target[: len(source)] = source
+        more = (0, len(self._bucket))
+        self._log_input = np.pad(self._log_input, more)
+        self._tokens = np.pad(self._tokens, more)
+        self._weight = np.pad(self._weight, more)
+        self._bucket = np.pad(self._bucket, more)
+        self._cut = np.pad(self._cut, more)
 
     def posterior(self, log_input: float, parent: Mass) -> Mass:
         """Return the stage's distribution for a prompt of that length, backed off to `parent`."""

@@ -11,9 +11,9 @@ from queue import Empty, SimpleQueue
 from threading import Thread, get_native_id
 from time import perf_counter
 
+from gateway.predictor.chore import Chore
 from gateway.predictor.learner import Learner, Numbers
 from gateway.predictor.query import Ended, Level, Mass, Ticket
-from gateway.predictor.similar import Fit
 
 MAX_ASKS = 64
 """More could not be answered within any useful deadline."""
@@ -50,8 +50,8 @@ class Owner:
         # One token for each thing put into a queue: it wakes the thread, and carries nothing.
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="hexsage-lengths", daemon=True)
-        self._fitter = ThreadPoolExecutor(1, "hexsage-lengths-fit", initializer=_be_nice)
-        self._fits = 0
+        self._helper = ThreadPoolExecutor(1, "hexsage-lengths-chores", initializer=_be_nice)
+        self._chores = 0
         self._is_restoring = False
         self._is_closing = False
         self._has_news = False
@@ -70,7 +70,7 @@ class Owner:
         self._tokens.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
-        self._fitter.shutdown(wait=True, cancel_futures=True)
+        self._helper.shutdown(wait=True, cancel_futures=True)
 
     def ask(self, ticket: Ticket) -> Reply | None:
         """Ask for levels 4-5; None: too many are waiting. On an event loop."""
@@ -117,12 +117,12 @@ class Owner:
             self._calls.popleft()()
         elif self._outcomes:
             self._has_news = True
-            self._fit(self._learner.learn(*self._outcomes.popleft()))
+            self._hand_over(self._learner.learn(*self._outcomes.popleft()))
         elif self._is_restoring:
-            self._is_restoring, fit = self._learner.restore_one()
+            self._is_restoring, chore = self._learner.restore_one()
             self._has_news = True
-            self._fit(fit)
-        elif self._idle and not self._fits:
+            self._hand_over(chore)
+        elif self._idle and not self._chores:
             self._publish()
             _deliver([(self._idle.popleft(), None) for _ in range(len(self._idle))])
         else:
@@ -150,22 +150,22 @@ class Owner:
         finally:
             _deliver([(reply, answer) for (_, reply), answer in zip(waiting, answers, strict=True)])
 
-    def _fit(self, fit: Fit | None) -> None:
-        if fit is None:
+    def _hand_over(self, chore: Chore | None) -> None:
+        if chore is None:
             return
-        self._fits += 1
+        self._chores += 1
 
         def keep() -> None:
-            self._fits -= 1
-            fit.keep()
+            self._chores -= 1
+            chore.keep()
 
         def done(future: Future[None]) -> None:
             if not future.cancelled() and future.exception() is not None:
-                log.error("fitting lengths failed", exc_info=future.exception())
+                log.error("a chore of the length predictor failed", exc_info=future.exception())
             self._calls.append(keep)
             self._tokens.put(None)
 
-        self._fitter.submit(fit.run).add_done_callback(done)
+        self._helper.submit(chore.run).add_done_callback(done)
 
     def _publish(self) -> None:
         self._learner.flush()
@@ -195,6 +195,6 @@ def _deliver(answers: list[tuple[Reply, Answer]]) -> None:
 
 
 def _be_nice() -> None:
-    """Let everything else go first: nobody waits for a fit."""
+    """Let everything else go first: nobody waits for a chore."""
     if hasattr(os, "setpriority"):
         os.setpriority(os.PRIO_PROCESS, get_native_id(), 10)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.predictor import guess
+from gateway.predictor.chore import Chore
 from gateway.predictor.histograms import BUCKETS, blurred, buckets_of, posterior
 from gateway.predictor.history import (
     GUESS,
@@ -62,7 +63,7 @@ class _Model:
 
 
 class Fit:
-    """A model's guess to be worked out anew: tens of milliseconds, so not on the owner's thread."""
+    """A model's guess, to be worked out anew elsewhere (see `gateway.predictor.chore`)."""
 
     def __init__(self, known: _Model, latest: Latest) -> None:
         self._known, self._latest = known, latest
@@ -146,8 +147,8 @@ class Similar:
             found = other.nearest(ticket.vector, FOREIGN_NEIGHBOURS)
             tally.add(found, number, float("nan"), FOREIGN_WEIGHT, ratio)
 
-    def learn(self, ticket: Ticket, tokens: float, is_cut: bool) -> Fit | None:
-        """Take in the outcome of an embedded ticket; the caller runs the fit, if one is due."""
+    def learn(self, ticket: Ticket, tokens: float, is_cut: bool) -> Chore | None:
+        """Take in the outcome of an embedded ticket; the caller sees to the chore, if any."""
         if ticket.vector is None:
             return None
         known = self._models.setdefault(ticket.query.model, _Model())
@@ -162,13 +163,15 @@ class Similar:
         sample = Sample(ticket.vector, tokens, is_cut, number, ticket.guess)
         return self.add(ticket.query.model, sample)
 
-    def add(self, model: str, sample: Sample) -> Fit | None:
+    def add(self, model: str, sample: Sample) -> Chore | None:
         """Add a sample as it stands, as one read back from disk."""
         known = self._models.setdefault(model, _Model())
-        history = self.histories.add(model, sample)
+        history, build = self.histories.add(model, sample)
         if len(self._models) > 2 * len(self.histories.sizes()):
             alive = self.histories.sizes()
             self._models = {name: m for name, m in self._models.items() if name in alive}
+        if build is not None:
+            return build
         if known.is_fitting or history.added < known.fit_at:
             return None
         latest = history.latest(guess.MAX_SAMPLES)

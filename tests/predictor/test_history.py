@@ -24,15 +24,27 @@ def rows(count: int, seed: int = 1) -> Vector:
 def filled(count: int, window: int = 10_000) -> tuple[History, Vector]:
     """Return a history of samples of 0, 1, 2 … tokens, and their vectors."""
     vectors = rows(count)
-    history = History(window, VECTORS)
+    histories = Histories(VECTORS, window, 2, 10**9)
     for number, vector in enumerate(vectors):
-        history.add(Sample(vector, float(number), False, 0))
+        history, build = histories.add("m", Sample(vector, float(number), False, 0))
+        if build is not None:
+            build.run()
+            build.keep()
     return history, vectors
 
 
-@pytest.mark.parametrize("count", [50, 1500], ids=["exact", "graph"])
-def test_the_nearest_are_found(count: int) -> None:
-    history, vectors = filled(count)
+@pytest.mark.parametrize(
+    ("count", "window", "graphs"),
+    [
+        pytest.param(50, 10_000, 0, id="fewer than are asked for"),
+        pytest.param(900, 10_000, 0, id="all whole vectors"),
+        pytest.param(1500, 10_000, 0, id="all coarse vectors"),
+        pytest.param(1500, 2400, 1, id="a graph, and the rest whole"),
+    ],
+)
+def test_the_nearest_are_found(count: int, window: int, graphs: int) -> None:
+    history, vectors = filled(count, window)
+    assert sum(g.graph is not None for g in history.generations) == graphs
     hits = 0
     for vector in vectors[:20]:
         found = set(history.nearest(vector, 10).facts[:, TOKENS].astype(int))
@@ -68,11 +80,15 @@ def test_models_are_bounded_least_recently_used_first() -> None:
 
 
 def test_bytes_are_bounded() -> None:
-    histories = Histories(VECTORS, 2000, 8, 1_500_000)
-    for number, vector in enumerate(rows(4000)):
-        histories.add(f"m{number % 4}", Sample(vector, 1.0, False, 0))
-    assert histories.nbytes < 1_800_000
-    assert sum(histories.sizes().values()) > 500
+    limit = 5_000_000
+    histories = Histories(VECTORS, 4000, 8, limit)
+    for number, vector in enumerate(rows(20_000)):
+        _, build = histories.add(f"m{number % 4}", Sample(vector, 1.0, False, 0))
+        if build is not None:
+            build.run()
+            build.keep()
+        assert histories.nbytes <= limit
+    assert sum(histories.sizes().values()) >= 4000
 
 
 def test_the_median_follows_what_is_added() -> None:

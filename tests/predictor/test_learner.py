@@ -30,10 +30,10 @@ def learn(learner: Learner, ticket: Ticket, tokens: float) -> None:
     (answer,) = learner.answer([ticket])
     if answer is not None:
         ticket.mass, ticket.level = answer
-    fit = learner.learn(ticket, tokens, Ended.FINISHED)
-    if fit is not None:
-        fit.run()
-        fit.keep()
+    chore = learner.learn(ticket, tokens, Ended.FINISHED)
+    if chore is not None:
+        chore.run()
+        chore.keep()
 
 
 def test_a_batch_is_answered_ticket_by_ticket() -> None:

@@ -22,10 +22,10 @@ def learn(known: Similar, text: str, tokens: float, *, model: str = "m", cut: bo
     ticket = a_ticket(text, model=model)
     known.embed([ticket])
     known.forecast(ticket)
-    fit = known.learn(ticket, tokens, cut)
-    if fit is not None:
-        fit.run()
-        fit.keep()
+    chore = known.learn(ticket, tokens, cut)
+    if chore is not None:
+        chore.run()
+        chore.keep()
 
 
 def answer(known: Similar, text: str, *, model: str = "m") -> tuple[Level | None, Mass]:
