@@ -17,6 +17,7 @@ from gateway.core.outcomes import FailureKind
 BASE_MODEL = "tgi"
 """What TGI calls the model it was started with; any other name is taken for an adapter's."""
 CHAT_PATH = "/v1/chat/completions"
+COMPLETION_PATH = "/v1/completions"
 _UNSUPPORTED = "unsupported_parameter"
 _FALSY_UNLESS_ASKED = ("logit_bias", "echo", "min_tokens", "ignore_eos")
 _ONE_UNLESS_ASKED = ("n", "best_of")
@@ -34,6 +35,8 @@ class TgiDialect:
 
     def prepare(self, call: Call, engine_priority: int) -> tuple[bytes, Mender | None]:  # noqa: ARG002 - TGI has no priorities
         """Return the body to send, and what mends the answer."""
+        if call.path not in (CHAT_PATH, COMPLETION_PATH):
+            return call.body, None
         body: Body = orjson.loads(call.body)
         model = str(body["model"])
         is_chat = call.path == CHAT_PATH

@@ -66,6 +66,12 @@ def test_a_body_is_adapted(body: dict[str, Any], expected: dict[str, object]) ->
     assert sent(**body) == {"model": "tgi", **expected}
 
 
+def test_tgis_own_api_passes_as_it_is() -> None:
+    call = a_call("/generate", inputs="hi", parameters={"top_p": 1.0})
+
+    assert TgiDialect().prepare(call, 0) == (call.body, None)
+
+
 def test_completions_are_not_asked_for_a_usage_chunk() -> None:
     options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
