@@ -1,7 +1,7 @@
 """The composition root: the one place that knows every part and wires them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -11,10 +11,13 @@ from pydantic import ValidationError
 from gateway import __version__
 from gateway.api import snapshots
 from gateway.api.admin import admin_router
+from gateway.api.door import Door
+from gateway.api.endpoints import ENDPOINTS, passed_through
 from gateway.api.front import Front
 from gateway.api.models import models_router
 from gateway.api.observe import observe_router
-from gateway.api.openai import Completions, Door
+from gateway.api.openai import Api
+from gateway.api.openapi import describe
 from gateway.api.responses import install_error_handlers
 from gateway.api.tenants import EverybodyAnonymous
 from gateway.api.workflows import EndedWorkflows, workflows_router
@@ -22,6 +25,7 @@ from gateway.backends.dialects import dialect_of
 from gateway.backends.engine_metrics import EngineMetrics
 from gateway.backends.health import Probe, Vitals
 from gateway.backends.http_client import HttpClient, Timeouts
+from gateway.backends.offers import nameless, offers
 from gateway.config import BackendEntry, PolicyEntry, Settings
 from gateway.core.events import BackendChanged, ShutdownBegan
 from gateway.core.policies.base import Policy
@@ -34,8 +38,6 @@ from gateway.runtime.driver import Driver, Observer
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.decisions import DecisionLog, Recent
 from gateway.telemetry.prometheus import BackendGauges, Gauges, render
-
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
 
 
 class Gateway:
@@ -76,6 +78,9 @@ class Gateway:
         if settings.decision_log is not None:
             self._log = DecisionLog(settings.decision_log, self._clock.now())
             observers.append(self._log.observe)
+        self._offers: dict[str, frozenset[BackendId]] = {}
+        """Who offers each path; found out anew when a backend changes. Paths are ours: bounded."""
+        self._listed: dict[BackendId, frozenset[str] | None] = {}
         self._entries = {BackendId(entry.name): entry for entry in settings.backends}
         self._probes = {name: self._probe(name, entry) for name, entry in self._entries.items()}
         self._clients = {
@@ -126,7 +131,11 @@ class Gateway:
             predictor=self._predictor,
             aliases=settings.aliases,
             alpha=lambda: snapshots.alpha_of(self.scheduler.placement.policy),
+            offers=self._offering,
+            models=self._models_of,
             max_body_bytes=settings.limits.max_body_bytes,
+            max_upload_bytes=settings.limits.max_upload_bytes,
+            patience_s=settings.limits.slow_reader_s,
         )
         rest = FastAPI(
             title="HexSage", version=__version__, lifespan=self._lifespan, redirect_slashes=False
@@ -158,7 +167,9 @@ class Gateway:
                 open_without_key=settings.is_loopback,
             )
         )
-        return Front({path: Completions(door, path) for path in ENDPOINTS}, rest)
+        endpoints = {**ENDPOINTS, **passed_through(settings.passthrough)}
+        describe(rest, endpoints.values())
+        return Front({path: Api(door, endpoint) for path, endpoint in endpoints.items()}, rest)
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -192,6 +203,7 @@ class Gateway:
             interval_s=health.interval_s,
             timeout_s=health.timeout_s,
             has_info=entry.kind == "tgi",
+            reads_openapi=entry.kind != "tgi" and entry.endpoints is None,
         )
 
     def _client(self, entry: BackendEntry, probe: Probe) -> HttpClient:
@@ -205,6 +217,9 @@ class Gateway:
 
     def _backend_changed(self, name: BackendId, vitals: Vitals | None) -> None:
         entry = self._entries[name]
+        if vitals is not None:
+            self._listed[name] = vitals.paths
+        self._offers.clear()
         load = self.scheduler.fleet.loads.get(name)
         known = load.backend.models if load else frozenset()
         max_in_flight = load.backend.max_in_flight if load else None
@@ -221,6 +236,28 @@ class Gateway:
         is_up = vitals is not None and bool(models)
         state = BackendState.UP if is_up else BackendState.DOWN
         self.driver.feed(BackendChanged(entry.to_core(models, kv_tokens, max_in_flight), state))
+
+    def _offering(self, path: str) -> frozenset[BackendId]:
+        """Return the backends whose API has a path, down ones too."""
+        able = self._offers.get(path)
+        if able is None:
+            able = self._offers[path] = frozenset(
+                name
+                for name, entry in self._entries.items()
+                if offers(path, entry.kind, self._listed_of(name, entry))
+            )
+        return able
+
+    def _listed_of(self, name: BackendId, entry: BackendEntry) -> Collection[str] | None:
+        if entry.endpoints is not None:
+            return {nameless(path) for path in entry.endpoints}
+        return self._listed.get(name)
+
+    def _models_of(self, able: frozenset[BackendId]) -> frozenset[str]:
+        """Return the models that these backends serve, without adapters and aliases."""
+        loads = self.scheduler.fleet.loads
+        served = (loads[name].backend.models for name in able if name in loads)
+        return frozenset().union(*served)
 
     def _catalog(self) -> Mapping[str, int | None]:
         longest: dict[str, int | None] = dict.fromkeys(self.scheduler.fleet.models())

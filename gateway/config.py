@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -34,9 +42,33 @@ ENV_PREFIX = "HEXSAGE_"
 DEFAULT_GPU = "A100-80G"
 """What a backend is taken for when the file does not say: its speed is then only relative."""
 
+OWN_PATHS = (
+    "/admin",
+    "/dashboard",
+    "/docs",
+    "/healthz",
+    "/metrics",
+    "/openapi.json",
+    "/readyz",
+    "/redoc",
+    "/v1/models",
+    "/v1/workflows",
+)
+"""Never passed through: the gateway answers there, or means to."""
+
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+ApiPath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./{}-]*$", max_length=256)]
+
+
+def _foreign(path: str) -> str:
+    if "{" in path or path.startswith(OWN_PATHS):
+        raise ValueError(f"'{path}' is the gateway's own, or no full path")
+    return path
+
+
+ForeignPath = Annotated[ApiPath, AfterValidator(_foreign)]
 
 
 class ConfigError(Exception):
@@ -85,6 +117,8 @@ class BackendEntry(_Strict):
     kind openai SGLang's --enable-priority-scheduling (higher is sooner)."""
     adapters: tuple[Name, ...] = ()
     """LoRA adapters that a TGI engine was started with: it does not list them."""
+    endpoints: tuple[ApiPath, ...] | None = None
+    """Paths that it offers, such as /v1/embeddings; None: by its own list, else by its kind."""
     weight: NotNegative = 1.0
     api_key_env: str | None = None
     """The environment variable that holds the key which is sent upstream."""
@@ -245,6 +279,10 @@ class LimitsEntry(_Strict):
     """What a client may send."""
 
     max_body_bytes: Annotated[int, Field(gt=0)] = 16 * 1024 * 1024
+    max_upload_bytes: Annotated[int, Field(gt=0)] = 256 * 1024 * 1024
+    """Forms with a file in them, which are passed on as they come."""
+    slow_reader_s: Positive = 60.0
+    """A client that takes nothing of its answer for so long has left."""
 
 
 class Settings(BaseSettings):
@@ -261,6 +299,8 @@ class Settings(BaseSettings):
     workflows: dict[Name, WorkflowEntry] = Field(default_factory=dict)
     queue: QueueEntry = QueueEntry()
     timeouts: TimeoutsEntry = TimeoutsEntry()
+    passthrough: tuple[ForeignPath, ...] = ()
+    """Further paths of engines that clients may use as they are, each by its full name."""
     health: HealthEntry = HealthEntry()
     limits: LimitsEntry = LimitsEntry()
     keys_file: Path | None = None

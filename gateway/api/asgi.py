@@ -10,7 +10,7 @@ from secrets import token_hex
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.errors import ApiError
-from gateway.backends.base import Header
+from gateway.backends.base import Header, Shape
 
 BODY_S = 30.0
 """How long a client may take to send its body."""
@@ -45,25 +45,20 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
     """Return the request's body; ApiError if it is too large or too slow."""
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit_bytes:
-            raise _too_large(limit_bytes)
+            raise too_large(limit_bytes)
     message = await receive()
     if message["type"] == "http.disconnect":
         raise BodyGone
     body: bytes = message.get("body", b"")
     if not message.get("more_body"):
         if len(body) > limit_bytes:
-            raise _too_large(limit_bytes)
+            raise too_large(limit_bytes)
         return body
     try:
         async with asyncio.timeout(BODY_S):
             return await _read_rest(body, receive, limit_bytes)
     except TimeoutError:
-        raise ApiError(
-            status=HTTPStatus.REQUEST_TIMEOUT,
-            message="The request's body did not arrive in time.",
-            code="body_timeout",
-            headers=((b"connection", b"close"),),
-        ) from None
+        raise stalled() from None
 
 
 async def _read_rest(first: bytes, receive: Receive, limit_bytes: int) -> bytes:
@@ -76,16 +71,27 @@ async def _read_rest(first: bytes, receive: Receive, limit_bytes: int) -> bytes:
         pieces.append(piece)
         size += len(piece)
         if size > limit_bytes:
-            raise _too_large(limit_bytes)
+            raise too_large(limit_bytes)
         if not message.get("more_body"):
             return b"".join(pieces)
 
 
-def _too_large(limit_bytes: int) -> ApiError:
+def too_large(limit_bytes: int) -> ApiError:
+    """Return the refusal of a body beyond a limit."""
     return ApiError(
         status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         message=f"The request's body is larger than {limit_bytes} bytes.",
         code="body_too_large",
+        headers=((b"connection", b"close"),),
+    )
+
+
+def stalled() -> ApiError:
+    """Return what a client is told that stops sending."""
+    return ApiError(
+        status=HTTPStatus.REQUEST_TIMEOUT,
+        message="The request's body did not arrive in time.",
+        code="body_timeout",
         headers=((b"connection", b"close"),),
     )
 
@@ -102,7 +108,9 @@ async def send_whole(send: Send, status: int, headers: Iterable[Header], body: b
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_error(send: Send, error: ApiError, request_id: bytes) -> None:
+async def send_error(
+    send: Send, error: ApiError, request_id: bytes, shape: Shape = Shape.CHOICES
+) -> None:
     """Send an error in one piece."""
     headers = [*error.response_headers(), (b"x-request-id", request_id)]
-    await send_whole(send, error.status, headers, error.body())
+    await send_whole(send, error.status, headers, error.body(shape))

@@ -1,29 +1,45 @@
-"""client_present: cancel what is done for a client when it goes away."""
+"""client_present: cancel what is done for a client when it goes away, or takes nothing any more."""
 
 import asyncio
 from types import TracebackType
 
-from starlette.types import Receive
+from starlette.types import Message, Receive, Send
+
+PATIENCE_S = 60.0
+"""How long a client may leave what it is sent lying."""
 
 
 class ClientLeft(Exception):
-    """The client closed its connection before it had its answer."""
+    """The client closed its connection before it had its answer, or stopped reading it."""
 
 
 class client_present:  # noqa: N801 - used like asyncio.timeout
     """`async with client_present(receive) as client:` cancels its body when the client leaves.
 
-    The request's body must have been read. What leaves the block is then ClientLeft. One task for
-    each request watches, whether the request waits, connects or streams.
+    Nobody else may receive meanwhile. What leaves the block is then ClientLeft. One task for each
+    request watches, whether the request waits, connects or streams; a client that does not read
+    is noticed by one timer, not one a write.
     """
 
-    __slots__ = ("_has_left", "_task", "_watcher")
+    __slots__ = (
+        "_has_left",
+        "_loop",
+        "_patience_s",
+        "_sending_since",
+        "_task",
+        "_timer",
+        "_watcher",
+    )
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, patience_s: float = PATIENCE_S) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
+        self._loop = asyncio.get_running_loop()
         self._has_left = False
+        self._patience_s = patience_s
+        self._sending_since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._watcher = asyncio.ensure_future(self._watch(receive))
 
     async def __aenter__(self) -> "client_present":
@@ -36,6 +52,8 @@ class client_present:  # noqa: N801 - used like asyncio.timeout
         traceback: TracebackType | None,
     ) -> None:
         self.answered()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._has_left:
             self._task.uncancel()
             raise ClientLeft from None
@@ -44,8 +62,28 @@ class client_present:  # noqa: N801 - used like asyncio.timeout
         """The answer is about to end: from here on a closed connection is no loss."""
         self._watcher.cancel()
 
+    async def send(self, send: Send, message: Message) -> None:
+        """Send a part of the answer; a client that does not take it in time has left."""
+        self._sending_since = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._patience_s, self._check)
+        await send(message)
+        self._sending_since = None
+
+    def _check(self) -> None:
+        now, since = self._loop.time(), self._sending_since
+        if since is not None and now - since >= self._patience_s:
+            self._leave()
+            return
+        waited_s = 0.0 if since is None else now - since
+        self._timer = self._loop.call_later(self._patience_s - waited_s, self._check)
+
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._has_left = True
-        self._task.cancel()
+        self._leave()
+
+    def _leave(self) -> None:
+        if not self._has_left:
+            self._has_left = True
+            self._task.cancel()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import orjson
 
-from gateway.backends.base import BackendError, EngineError, Header
+from gateway.backends.base import BackendError, EngineError, Header, Shape
 from gateway.core.outcomes import FailureKind, RejectReason
 from gateway.runtime.driver import Refused
 
@@ -161,18 +161,21 @@ class ApiError(Exception):
     retry_after_s: float | None = None
     headers: tuple[Header, ...] = ()
 
-    def body(self) -> bytes:
-        """Return the JSON body, all on one line."""
-        return orjson.dumps(
-            {
-                "error": {
-                    "message": self.message,
-                    "type": self.type,
-                    "param": self.param,
-                    "code": self.code,
-                }
-            }
-        )
+    def saying(self, message: str) -> "ApiError":
+        """Return it with another message."""
+        self.message = message
+        return self
+
+    def body(self, shape: Shape = Shape.CHOICES) -> bytes:
+        """Return the JSON body, on one line; Anthropic's clients look for a `type` in it too."""
+        error = {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+        told: dict[str, object] = {"error": error}
+        return orjson.dumps({"type": "error", **told} if shape is Shape.MESSAGE else told)
 
     def response_headers(self) -> list[Header]:
         """Return every header but the request id and the length."""
@@ -188,9 +191,11 @@ class ApiError(Exception):
             headers.append((b"retry-after-ms", b"%d" % max(ceil(self.retry_after_s * 1000), 1)))
         return headers
 
-    def event(self) -> bytes:
+    def event(self, shape: Shape = Shape.CHOICES) -> bytes:
         """Return it as the last event of a stream."""
-        return b"data: " + self.body() + b"\n\n"
+        # Anthropic's clients go by the event's name.
+        name = b"event: error\n" if shape is Shape.MESSAGE else b""
+        return name + b"data: " + self.body(shape) + b"\n\n"
 
 
 def bad_request(message: str, *, param: str | None = None, code: str = "bad_request") -> ApiError:

@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.asgi import RequestIds, kept_request_id
+from gateway.api.endpoints import with_id
+from gateway.api.openai import Api, ApiWithId
 
 
 class Front:
     """An ASGI application. Every answer that passes it bears a request id."""
 
-    def __init__(self, handlers: Mapping[str, ASGIApp], rest: ASGIApp) -> None:
+    def __init__(self, handlers: Mapping[str, Api], rest: ASGIApp) -> None:
         self._handlers = handlers
         self._rest = rest
         self._ids = RequestIds()
@@ -21,7 +23,7 @@ class Front:
             await self._rest(scope, receive, send)
             return
         path: str = scope["path"]
-        handler = self._handlers.get(path) or self._handlers.get(path.rstrip("/"))
+        handler = self._handler(path) or self._handler(path.rstrip("/"))
         if handler is not None:
             await handler(scope, receive, send)
             return
@@ -37,3 +39,13 @@ class Front:
             await send(message)
 
         await self._rest(scope, receive, send_with_id)
+
+    def _handler(self, path: str) -> ASGIApp | None:
+        handler = self._handlers.get(path)
+        if handler is not None:
+            return handler
+        named = with_id(path)
+        if named is None:
+            return None
+        endpoint, kept_id = named
+        return ApiWithId(self._handlers[endpoint.path], kept_id)

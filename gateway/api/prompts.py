@@ -99,6 +99,8 @@ class SeenPrefixes:
 
     def __init__(self) -> None:
         self._seen: OrderedDict[int, None] = OrderedDict()
+        self._sessions: OrderedDict[int, int] = OrderedDict()
+        """How long each session's last prompt was, in tokens."""
 
     def segments(
         self, model: str, prompt: Prompt, bytes_per_token: float
@@ -117,6 +119,25 @@ class SeenPrefixes:
         while len(self._seen) > MAX_SEEN:
             self._seen.popitem(last=False)
         return tuple(shared)
+
+    def with_session(
+        self, session: str, shared: tuple[PromptSegment, ...], prompt_tokens: int
+    ) -> tuple[PromptSegment, ...]:
+        """Return the segments of a call in a session, which is taken to continue its last one.
+
+        What its text is seen to share counts where that is more.
+        """
+        digest = blake2b(session.encode("utf-8", "replace"), digest_size=8).digest()
+        key = int.from_bytes(digest, "big")
+        tokens = min(self._sessions.get(key, 0), prompt_tokens)
+        self._sessions[key] = prompt_tokens
+        self._sessions.move_to_end(key)
+        if len(self._sessions) > MAX_SEEN:
+            self._sessions.popitem(last=False)
+        seen_tokens = sum(segment.tokens for segment in shared)
+        if seen_tokens > tokens:
+            return (PromptSegment(key, 0), *shared)
+        return (PromptSegment(key, tokens),)
 
     @staticmethod
     def _cuts(model: str, prompt: Prompt) -> Iterator[tuple[int, int]]:

@@ -1,8 +1,6 @@
 """What an engine answers: whole, as a stream, or as an error (aiohttp)."""
 
 import asyncio
-import zlib
-from collections.abc import Mapping
 from contextlib import suppress
 
 import aiohttp
@@ -15,18 +13,14 @@ from gateway.backends.base import (
     ConnectionBroken,
     EngineError,
     Header,
-    Listener,
     TimedOut,
     Usage,
 )
-from gateway.backends.dialect import Mender
 from gateway.backends.headers import to_client
-from gateway.backends.lenient_json import dumps, loads
-from gateway.backends.relay import BROKEN_FINISHES, Renaming, StreamRelay, ended_early, read_usage
+from gateway.backends.relay import StreamRelay
 from gateway.core.outcomes import FailureKind
 
 MAX_ERROR_BYTES = 64 * 1024
-MAX_BODY_BYTES = 64 * 1024 * 1024
 ERROR_BODY_S = 10.0
 """How long the body of an error may take after its headers."""
 DRAIN_S = 0.25
@@ -46,12 +40,14 @@ class WholeAnswer:
         body: bytes,
         usage: Usage,
         finish_reason: str | None,
+        made_id: str | None,
     ) -> None:
         self.status = status
         self.headers = headers
         self.whole = body
         self.usage = usage
         self.finish_reason = finish_reason
+        self.made_id = made_id
 
     async def read(self) -> bytes:
         """Return b"": there is no stream."""
@@ -62,7 +58,7 @@ class WholeAnswer:
 
 
 class StreamAnswer:
-    """An answer that comes as server-sent events."""
+    """An answer that comes piece by piece."""
 
     whole = None
 
@@ -74,7 +70,7 @@ class StreamAnswer:
         ends_by: float,
     ) -> None:
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise BadAnswer("the engine compressed a stream although it was asked not to")
+            raise BadAnswer("the engine compressed its answer although it was asked not to")
         self.status = response.status
         self.headers = to_client(response.raw_headers)
         self._response = response
@@ -109,6 +105,11 @@ class StreamAnswer:
     def finish_reason(self) -> str | None:
         """Why the engine ended it, where it has."""
         return self._relay.finish_reason
+
+    @property
+    def made_id(self) -> str | None:
+        """The id under which the engine keeps it, where it has said."""
+        return self._relay.made_id
 
     async def begin(self) -> None:
         """Read up to the first event with data, so that an error there still has a status."""
@@ -206,7 +207,7 @@ async def engine_error(response: aiohttp.ClientResponse) -> EngineError:
     body = b""
     with suppress(TimeoutError):
         async with asyncio.timeout(ERROR_BODY_S):
-            body = await _read_body(response, MAX_ERROR_BYTES)
+            body = await read_body(response, MAX_ERROR_BYTES)
     response.close()
     status = response.status if response.status < 600 else 502
     return EngineError(
@@ -221,7 +222,7 @@ async def engine_error(response: aiohttp.ClientResponse) -> EngineError:
     )
 
 
-async def _read_body(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
+async def read_body(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
     """Return the body, or what of it fits the limit."""
     pieces: list[bytes] = []
     size = 0
@@ -229,65 +230,3 @@ async def _read_body(response: aiohttp.ClientResponse, limit_bytes: int) -> byte
         pieces.append(piece)
         size += len(piece)
     return b"".join(pieces)[: limit_bytes + 1]
-
-
-async def whole_answer(
-    response: aiohttp.ClientResponse,
-    listener: Listener,
-    renaming: Renaming | None,
-    mender: Mender | None,
-) -> WholeAnswer:
-    """Read an answer to its end; the listener hears of it."""
-    body = await _read_body(response, MAX_BODY_BYTES)
-    if len(body) > MAX_BODY_BYTES:
-        raise BadAnswer(f"the engine's answer is longer than {MAX_BODY_BYTES} bytes")
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    if encoding != "identity":
-        body = _decoded(body, encoding)
-    try:
-        said = loads(body)
-    except ValueError:
-        raise BadAnswer("the engine's answer is not JSON") from None
-    if not isinstance(said, dict):
-        raise BadAnswer("the engine's answer is not a JSON object")
-    if said.get("error") is not None:
-        status = engine_errors.status_of(said)
-        kind = engine_errors.kind_of_status(status)
-        raise EngineError(kind, status, engine_errors.error_of(said, status))
-    if mender:
-        mender.whole(said)
-        body = dumps(said)
-    choices = said.get("choices")
-    if not isinstance(choices, list):
-        raise BadAnswer("the engine's answer has no choices")
-    first = choices[0] if choices else None
-    reason = first.get("finish_reason") if isinstance(first, Mapping) else None
-    if reason in BROKEN_FINISHES:
-        raise ended_early(reason)
-    usage = said.get("usage")
-    counts = read_usage(usage) if isinstance(usage, Mapping) else Usage(0)
-    if renaming:
-        body = renaming.apply(body)
-    listener.finished(counts)
-    return WholeAnswer(
-        response.status,
-        to_client(response.raw_headers),
-        body,
-        counts,
-        reason if isinstance(reason, str) else None,
-    )
-
-
-def _decoded(body: bytes, encoding: str) -> bytes:
-    """Undo a compression that nobody asked for; a client that did not ask gets none."""
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise BadAnswer("the engine's answer is compressed in a way that nobody asked for")
-    # 32: look whether a zlib or a gzip header leads.
-    inflater = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
-    try:
-        plain = inflater.decompress(body, MAX_BODY_BYTES)
-    except zlib.error:
-        raise BadAnswer("the engine's compressed answer is broken") from None
-    if not inflater.eof:
-        raise BadAnswer("the engine's compressed answer is too long or cut short")
-    return plain

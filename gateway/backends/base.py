@@ -11,8 +11,9 @@ Whoever raises one of these has closed the connection to the engine first, which
 engine stop working on the call.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from gateway.core.outcomes import FailureKind
@@ -28,6 +29,8 @@ class BackendError(Exception):
         self.kind = kind
         self.retryable = retryable
         """Another attempt may follow as long as no byte has reached the client."""
+        self.is_told = False
+        """The stream itself has told the client already."""
 
 
 class ConnectFailed(BackendError):
@@ -98,6 +101,38 @@ class Listener(Protocol):
         """The answer is complete and in order; told once, never before a failure."""
 
 
+class Shape(StrEnum):
+    """What an answer looks like, and with it where its facts are read."""
+
+    CHOICES = "choices"
+    """Chat and text completions: `choices` and `usage`; streams end in `[DONE]`."""
+    RESPONSE = "response"
+    """OpenAI's /v1/responses: named events, the last one says how it ended."""
+    MESSAGE = "message"
+    """Anthropic's /v1/messages: named events, the last one is `message_stop`."""
+    GENERATED = "generated"
+    """TGI's /generate and /generate_stream."""
+    JSON = "json"
+    """Embeddings, scores, tokens: one JSON value, perhaps with `usage`."""
+    ANY = "any"
+    """Anything at all, passed as it comes."""
+
+
+class Upload(Protocol):
+    """A request body that is still coming from the client. It can be sent once."""
+
+    @property
+    def length(self) -> int | None:
+        """Its length in bytes, where the client told."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Some of it has been sent: there is no second attempt."""
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """Yield it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One API call in the form in which it goes upstream, the same for every attempt."""
@@ -105,7 +140,12 @@ class Call:
     path: str
     """Such as `/v1/chat/completions`."""
     body: bytes
-    """A JSON object."""
+    """A JSON object; b"" with an upload, or where the method has none."""
+    method: str = "POST"
+    content_type: str = "application/json"
+    shape: Shape = Shape.CHOICES
+    upload: Upload | None = None
+    """Sent instead of the body."""
     headers: tuple[tuple[str, str], ...] = ()
     """What of the client's headers may go upstream."""
     query: str = ""
@@ -148,6 +188,10 @@ class Answer(Protocol):
     @property
     def finish_reason(self) -> str | None:
         """Why the engine ended it, where it has."""
+
+    @property
+    def made_id(self) -> str | None:
+        """The id of what the engine keeps for later calls; only a /v1/responses answer has one."""
 
     async def read(self) -> bytes:
         """Return the next whole events of a stream, b"" at its end, or raise BackendError."""

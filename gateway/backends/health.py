@@ -11,6 +11,7 @@ import orjson
 
 from gateway.backends.engine_metrics import EngineMetrics, read_metrics
 from gateway.backends.http_client import base_url
+from gateway.backends.offers import read_openapi
 
 MAX_BYTES = 4 * 1024 * 1024
 FAILURES_UNTIL_DOWN = 3
@@ -34,6 +35,8 @@ class Vitals:
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
     max_in_flight: int | None = None
     """Calls that it takes at once, running or queued; None: it does not say."""
+    paths: frozenset[str] | None = None
+    """What its API has, parameters nameless; None: it does not say."""
 
 
 class Probe:
@@ -53,6 +56,7 @@ class Probe:
         interval_s: float = 5.0,
         timeout_s: float = 2.0,
         has_info: bool = False,
+        reads_openapi: bool = False,
     ) -> None:
         self.vitals: Vitals | None = None
         """What the last good probe saw; None while it is down."""
@@ -63,6 +67,7 @@ class Probe:
         self._interval_s = interval_s
         self._has_info = has_info
         """It tells its limits at /info, as TGI does, and not in its list of models."""
+        self._reads_openapi = reads_openapi
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._random = Random(name)
         self._failures = 0
@@ -123,7 +128,18 @@ class Probe:
             status, body = await self._get(session, "/info")
             longest, max_in_flight = _limits(body) if status == 200 else (None, None)
             models = dict.fromkeys(models, longest)
-        return Vitals(models, await self._metrics(session), max_in_flight)
+        paths = await self._paths(session) if self._reads_openapi else None
+        return Vitals(models, await self._metrics(session), max_in_flight, paths)
+
+    async def _paths(self, session: aiohttp.ClientSession) -> frozenset[str] | None:
+        """Return what its API has, read when it comes up: the document is large."""
+        if self.vitals is not None:
+            return self.vitals.paths
+        try:
+            status, body = await self._get(session, "/openapi.json")
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return None
+        return read_openapi(body) if status == 200 else None
 
     async def _metrics(self, session: aiohttp.ClientSession) -> EngineMetrics:
         """Return the engine's figures; an engine without any is no less healthy."""
@@ -145,7 +161,12 @@ class Probe:
         # Load changes with each look and concerns nobody here; identity and size do.
         seen = None
         if vitals is not None:
-            seen = (frozenset(vitals.models), vitals.metrics.kv_tokens, vitals.max_in_flight)
+            seen = (
+                frozenset(vitals.models),
+                vitals.metrics.kv_tokens,
+                vitals.max_in_flight,
+                vitals.paths,
+            )
         if (seen,) != self._told:
             self._told = (seen,)
             self._on_change(vitals)

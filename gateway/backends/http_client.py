@@ -4,26 +4,31 @@ Which library, and why, is in docs/decisions/0001-upstream-client.md.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import aiohttp
 from yarl import URL
 
-from gateway.backends.answers import StreamAnswer, engine_error, failure_of, whole_answer
+from gateway.backends.answers import StreamAnswer, engine_error, failure_of
 from gateway.backends.base import (
     Answer,
+    BackendError,
     BadAnswer,
     Call,
     ConnectFailed,
     EngineError,
     Listener,
+    Shape,
     TimedOut,
 )
 from gateway.backends.dialect import Dialect, Mender
-from gateway.backends.relay import Renaming, StreamRelay
+from gateway.backends.relay import Renaming
+from gateway.backends.shapes import RELAYS, RawRelay
+from gateway.backends.whole import whole_answer
 from gateway.core.outcomes import FailureKind
 
 KEEP_ALIVE_S = 4.0
@@ -31,6 +36,10 @@ KEEP_ALIVE_S = 4.0
 STALE_WITHIN_S = 0.5
 """A pooled connection that ends without a byte this soon was dead before it was used."""
 BODY_WORTH_STREAMING_BYTES = 256 * 1024
+_RANKED = (Shape.CHOICES, Shape.RESPONSE)
+"""Calls that engines rank by a priority in the body, and whose bodies dialects adapt."""
+_NO_ROUTE = ("Not Found", "Method Not Allowed", "File Not Found")
+"""What web frameworks and llama.cpp say of a path that they do not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +69,7 @@ class HttpClient:
         self._base = base_url(url)
         self._dialect = dialect
         self._timeouts = timeouts
-        self._headers = {"content-type": "application/json", "accept-encoding": "identity"}
+        self._headers = {"accept-encoding": "identity"}
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
         self._on_unreachable = on_unreachable
@@ -73,6 +82,16 @@ class HttpClient:
         self, call: Call, listener: Listener, *, engine_priority: int, attempt: int
     ) -> Answer:
         """Send the call; return once the answer has begun, or raise BackendError."""
+        try:
+            return await self._open(call, listener, engine_priority, attempt)
+        except BackendError as error:
+            if call.upload is not None and call.upload.is_begun:
+                error.retryable = False
+            raise
+
+    async def _open(
+        self, call: Call, listener: Listener, engine_priority: int, attempt: int
+    ) -> Answer:
         timeouts = self._timeouts
         ends_by = asyncio.get_running_loop().time() + timeouts.total_s
         begin_s = timeouts.first_token_s if call.stream else timeouts.total_s
@@ -117,7 +136,9 @@ class HttpClient:
     async def _ask(
         self, call: Call, listener: Listener, priority: int, attempt: int, ends_by: float
     ) -> Answer:
-        body, mender = self._dialect.prepare(call, priority)
+        body, mender = call.body, None
+        if call.shape in _RANKED:
+            body, mender = self._dialect.prepare(call, priority)
         response = await self._send(call, body, attempt)
         try:
             return await self._begin(response, call, mender, listener, ends_by)
@@ -131,7 +152,9 @@ class HttpClient:
             **dict(call.headers),
             "x-request-id": f"{call.upstream_id}-{attempt}",
         }
-        url = self._url(call)
+        if body or call.upload is not None:
+            headers["content-type"] = call.content_type
+        request = _Request(call, self._url(call), headers, body)
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
         note = SimpleNamespace(reused=False)
@@ -139,15 +162,17 @@ class HttpClient:
             keeping = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
             self._pooled = self._session(keeping)
         try:
-            return await _post(self._pooled, url, body, headers, note)
+            return await request.send(self._pooled, note)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
             if isinstance(error, aiohttp.ClientConnectorError):
                 raise
             if not note.reused or loop.time() - sent_at > STALE_WITHIN_S:
                 raise
+            if call.upload is not None and call.upload.is_begun:
+                raise
         if self._fresh is None:
             self._fresh = self._session(aiohttp.TCPConnector(limit=0, force_close=True))
-        return await _post(self._fresh, url, body, headers, note)
+        return await request.send(self._fresh, note)
 
     def _url(self, call: Call) -> URL:
         if call.query:
@@ -167,28 +192,75 @@ class HttpClient:
     ) -> Answer:
         explain = self._dialect.explain
         if response.status >= 400:
-            raise explain(await engine_error(response))
+            raise explain(_without_route(call, await engine_error(response)))
         if not 200 <= response.status < 300:
             raise BadAnswer(f"the engine answered with status {response.status}")
         renaming = Renaming(*call.renamed) if call.renamed else None
         content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type == "application/json":
+            try:
+                return await whole_answer(response, call, listener, renaming, mender)
+            except EngineError as error:
+                raise explain(error) from None
         if content_type == "text/event-stream":
-            relay = StreamRelay(
-                listener,
-                hide_usage=call.hide_usage,
-                renaming=renaming,
-                mender=mender,
-                explain=explain,
-            )
-            stream = StreamAnswer(response, relay, self._timeouts.inter_token_s, ends_by)
-            await stream.begin()
-            return stream
-        if content_type != "application/json":
+            relay_of = RELAYS[call.shape]
+        elif call.shape is Shape.ANY:
+            relay_of = RawRelay
+        else:
             raise BadAnswer("the engine answered with something that is not JSON")
-        try:
-            return await whole_answer(response, listener, renaming, mender)
-        except EngineError as error:
-            raise explain(error) from None
+        relay = relay_of(
+            listener, hide_usage=call.hide_usage, renaming=renaming, mender=mender, explain=explain
+        )
+        stream = StreamAnswer(response, relay, self._timeouts.inter_token_s, ends_by)
+        await stream.begin()
+        return stream
+
+
+class _Request(NamedTuple):
+    """One attempt at one call."""
+
+    call: Call
+    url: URL
+    headers: Mapping[str, str]
+    body: bytes
+
+    async def send(
+        self, session: aiohttp.ClientSession, note: SimpleNamespace
+    ) -> aiohttp.ClientResponse:
+        """Send it; return when the head of an answer is here."""
+        upload, headers = self.call.upload, dict(self.headers)
+        data: bytes | BytesIO | AsyncIterator[bytes] | None = self.body or None
+        if upload is not None:
+            data = upload.pieces()
+            if upload.length is not None:
+                headers["content-length"] = str(upload.length)
+        elif len(self.body) >= BODY_WORTH_STREAMING_BYTES:
+            # A large body goes out in pieces, so that the loop is not held by one write.
+            data = BytesIO(self.body)
+        return await session.request(
+            self.call.method,
+            self.url,
+            data=data,
+            headers=headers,
+            allow_redirects=False,
+            trace_request_ctx=note,
+        )
+
+
+def _without_route(call: Call, error: EngineError) -> EngineError:
+    """Return what it means that the engine has no such route: another one may have."""
+    if error.status not in (404, 405, 501) or error.error.get("message") not in _NO_ROUTE:
+        return error
+    return EngineError(
+        FailureKind.UNSUPPORTED,
+        404,
+        {
+            "message": f"The model's backend does not offer {call.path}.",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": "not_supported",
+        },
+    )
 
 
 def base_url(url: str) -> str:
@@ -202,17 +274,3 @@ async def _note_reuse(
     _params: aiohttp.TraceConnectionReuseconnParams,
 ) -> None:
     context.trace_request_ctx.reused = True
-
-
-async def _post(
-    session: aiohttp.ClientSession,
-    url: URL,
-    body: bytes,
-    headers: Mapping[str, str],
-    note: SimpleNamespace,
-) -> aiohttp.ClientResponse:
-    # A large body goes out in pieces, so that the loop is not held by one write.
-    data = body if len(body) < BODY_WORTH_STREAMING_BYTES else BytesIO(body)
-    return await session.post(
-        url, data=data, headers=headers, allow_redirects=False, trace_request_ctx=note
-    )

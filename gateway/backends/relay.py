@@ -50,7 +50,10 @@ class Renaming:
 
 
 class StreamRelay:
-    """One stream of chat or text completion chunks (pure but for what it tells its listener)."""
+    """One stream of whatever shape (pure but for what it tells its listener).
+
+    As it stands it passes everything and ends when the engine does; subclasses know more.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,8 @@ class StreamRelay:
         self._mender = mender
         self._explain = explain
         self.finish_reason: str | None = None
-        self._has_choice = False
+        self.made_id: str | None = None
+        """The id of what the engine keeps of this answer."""
         self._content_events = 0
         self._told_tokens = 0
         self._prompt_tokens: int | None = None
@@ -109,10 +113,7 @@ class StreamRelay:
         # An event that lacks only its blank line is taken; a fragment of one is not.
         passed = self._passed(last) if last is not None and _is_whole(last) else b""
         if not self.ended and self.failure is None:
-            if self.finish_reason is None:
-                self.failure = ConnectionBroken("the engine ended the stream before the answer")
-            else:
-                self._end()
+            self._closed()
         return passed
 
     def _passed(self, event: SseEvent) -> bytes:
@@ -144,17 +145,17 @@ class StreamRelay:
         usage = frame.get("usage")
         if isinstance(usage, dict):
             self._read_usage(usage)
-        choices = frame.get("choices")
-        if choices and isinstance(choices, list):
-            return self._read_choices(choices)
-        return not (self._hide_usage and usage)
+        self._count_content()
+        return True
 
     def _done(self) -> bool:
-        if not self._has_choice:
-            self.failure = BadAnswer("the engine ended the stream without an answer")
-            return False
+        """The engine says `[DONE]`; return whether the answer is complete."""
         self._end()
         return True
+
+    def _closed(self) -> None:
+        """The engine closed the stream in order: it has ended, or failed."""
+        self._end()
 
     def _end(self) -> None:
         self.ended = True
@@ -165,27 +166,6 @@ class StreamRelay:
         kind = engine_errors.kind_of_status(status)
         error = EngineError(kind, status, engine_errors.error_of(frame, status))
         self.failure = self._explain(error)
-
-    def _read_choices(self, choices: list[object]) -> bool:
-        self._has_choice = True
-        has_content = False
-        for choice in choices:
-            if not isinstance(choice, dict):
-                continue
-            delta = choice.get("delta")
-            if isinstance(delta, dict):
-                has_content = has_content or bool(delta.get("content")) or _has_content(delta)
-            elif choice.get("text"):
-                has_content = True
-            reason = choice.get("finish_reason")
-            if isinstance(reason, str) and reason:
-                self.finish_reason = reason
-                if reason in BROKEN_FINISHES:
-                    self.failure = ended_early(reason)
-                    return False
-        if has_content:
-            self._count_content()
-        return True
 
     def _count_content(self) -> None:
         self._content_events += 1
@@ -206,6 +186,53 @@ class StreamRelay:
         self._cached_tokens = cached_tokens if cached_tokens is not None else self._cached_tokens
 
 
+class ChoicesRelay(StreamRelay):
+    """Chunks of chat or text completions."""
+
+    def _passes(self, frame: dict[str, object]) -> bool:
+        usage = frame.get("usage")
+        if isinstance(usage, dict):
+            self._read_usage(usage)
+        choices = frame.get("choices")
+        if choices and isinstance(choices, list):
+            return self._read_choices(choices)
+        return not (self._hide_usage and usage)
+
+    def _done(self) -> bool:
+        # `[DONE]` is no success: engines that die say it too. A reason is.
+        if self.finish_reason is None:
+            self.failure = BadAnswer("the engine ended the stream without a complete answer")
+            return False
+        self._end()
+        return True
+
+    def _closed(self) -> None:
+        if self.finish_reason is None:
+            self.failure = ConnectionBroken("the engine ended the stream before the answer")
+        else:
+            self._end()
+
+    def _read_choices(self, choices: list[object]) -> bool:
+        has_content = False
+        for choice in choices:
+            if not isinstance(choice, dict):
+                continue
+            delta = choice.get("delta")
+            if isinstance(delta, dict):
+                has_content = has_content or bool(delta.get("content")) or _has_content(delta)
+            elif choice.get("text"):
+                has_content = True
+            reason = choice.get("finish_reason")
+            if isinstance(reason, str) and reason:
+                self.finish_reason = reason
+                if reason in BROKEN_FINISHES:
+                    self.failure = ended_early(reason)
+                    return False
+        if has_content:
+            self._count_content()
+        return True
+
+
 def ended_early(reason: str) -> EngineError:
     """Return the failure that a finish reason of an aborted answer means."""
     said = {"message": f"The engine ended the answer early ({reason})."}
@@ -213,14 +240,22 @@ def ended_early(reason: str) -> EngineError:
 
 
 def read_usage(usage: Mapping[str, object]) -> Usage:
-    """Return the counts of a `usage` object, whatever of it is there."""
-    details = usage.get("prompt_tokens_details")
+    """Return the counts of a `usage` object in OpenAI's names or the newer ones, whatever is there.
+
+    Anthropic's `input_tokens` leave out what was cached.
+    """
+    prompt_tokens = _first_count(usage, "prompt_tokens", "input_tokens")
+    cached_tokens = _count(usage.get("cache_read_input_tokens"))
+    if cached_tokens is not None and prompt_tokens is not None:
+        prompt_tokens += cached_tokens
+    for name in ("prompt_tokens_details", "input_tokens_details"):
+        details = usage.get(name)
+        if isinstance(details, Mapping):
+            cached_tokens = _count(details.get("cached_tokens"))
     return Usage(
-        output_tokens=_count(usage.get("completion_tokens")) or 0,
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        cached_tokens=_count(details.get("cached_tokens"))
-        if isinstance(details, Mapping)
-        else None,
+        output_tokens=_first_count(usage, "completion_tokens", "output_tokens") or 0,
+        prompt_tokens=prompt_tokens,
+        cached_tokens=cached_tokens,
     )
 
 
@@ -231,6 +266,10 @@ def _has_content(delta: dict[str, object]) -> bool:
 
 def _count(value: object) -> int | None:
     return value if type(value) is int and value >= 0 else None
+
+
+def _first_count(usage: Mapping[str, object], *names: str) -> int | None:
+    return next((count for name in names if (count := _count(usage.get(name))) is not None), None)
 
 
 def _is_whole(event: SseEvent) -> bool:

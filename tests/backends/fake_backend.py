@@ -135,6 +135,8 @@ class FakeBackend:
         self._exchanges: list[Exchange] = []
         self.port = 0
         self.is_healthy = True
+        self.paths: tuple[str, ...] | None = None
+        """What its /openapi.json lists; None: it has none."""
         self.required_key: str | None = None
         self._connections = 0
         self._server: asyncio.Server | None = None
@@ -173,7 +175,7 @@ class FakeBackend:
                 seen = await self._read(reader, number, early)
                 early = b""
                 path = seen.target.partition("?")[0]
-                if path in ("/health", "/v1/models", "/metrics"):
+                if path in ("/health", "/v1/models", "/metrics", "/openapi.json"):
                     self.probes.append(seen)
                     await self._answer_probe(Exchange(seen, writer), path)
                 else:
@@ -228,6 +230,10 @@ class FakeBackend:
         elif path == "/v1/models":
             card = {"id": MODEL, "object": "model", "max_model_len": 4096}
             await exchange.answer(json.dumps({"object": "list", "data": [card]}).encode())
+        elif path == "/openapi.json":
+            document = {"paths": dict.fromkeys(self.paths or (), {})}
+            status = "404 Not Found" if self.paths is None else "200 OK"
+            await exchange.answer(json.dumps(document).encode(), status=status)
         elif path == "/metrics":
             await exchange.answer(METRICS, content_type="text/plain")
         else:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.backends.base import BackendError, EngineError, Usage
-from gateway.backends.relay import Renaming, StreamRelay
+from gateway.backends.relay import Renaming, ChoicesRelay
 from gateway.core.lengths import EDGES
 from gateway.core.outcomes import FailureKind
 from tests.backends.fake_backend import DONE, ROLE, USAGE, frame
@@ -40,7 +40,7 @@ def relayed(
     pieces: list[bytes], *, hide_usage: bool = False
 ) -> tuple[bytes, Ear, BackendError | None]:
     ear = Ear()
-    relay = StreamRelay(ear, hide_usage=hide_usage)
+    relay = ChoicesRelay(ear, hide_usage=hide_usage)
     passed = b""
     for piece in pieces:
         if relay.ended or relay.failure:

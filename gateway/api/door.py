@@ -1,0 +1,299 @@
+"""Door and Exchange: every call of an engine's API, from what was asked to the last byte."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.api import errors
+from gateway.api.asgi import BodyGone, RequestIds, kept_request_id, send_error, send_whole
+from gateway.api.calls import Asked, missing_model
+from gateway.api.disconnect import ClientLeft, client_present
+from gateway.api.endpoints import Endpoint
+from gateway.api.errors import ApiError
+from gateway.api.explain import explain, server_timing
+from gateway.api.first_tries import FirstTries
+from gateway.api.kept import Keeper, KeptIds
+from gateway.api.lesson import Lesson, School
+from gateway.api.limits import without_limit_headers
+from gateway.api.said import TTFT_DEADLINE_S_PER_TOKEN
+from gateway.api.tenants import Caller, TenantResolver
+from gateway.api.uploads import FormUpload
+from gateway.backends.base import BackendError, Call, Header, Shape
+from gateway.core.lengths import LengthDistribution
+from gateway.core.outcomes import RejectReason
+from gateway.core.types import BackendId, InferenceRequest, RequestId, TenantId
+from gateway.predictor.predictor import LengthPredictor
+from gateway.runtime.clock import Clock
+from gateway.runtime.driver import Driver, Refused, Served
+
+STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+"""Nothing between here and the client may gather events."""
+ABORT = "abort"
+"""Where the server leaves, in the scope's state, the way to cut a connection."""
+
+log = logging.getLogger(__name__)
+
+Offers = Callable[[str], frozenset[BackendId]]
+"""The backends that offer a path."""
+
+
+class Door:
+    """What all endpoints share: who asks, what is known of prompts, and the driver."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        clock: Clock,
+        *,
+        tenants: TenantResolver,
+        predictor: LengthPredictor,
+        aliases: Mapping[str, str],
+        alpha: Callable[[], float | None],
+        offers: Offers,
+        models: Callable[[frozenset[BackendId]], frozenset[str]],
+        max_body_bytes: int,
+        max_upload_bytes: int,
+        patience_s: float,
+    ) -> None:
+        self.driver = driver
+        self.clock = clock
+        self.tenants = tenants
+        self.alpha = alpha
+        self.offers = offers
+        self.max_body_bytes = max_body_bytes
+        self.max_upload_bytes = max_upload_bytes
+        self.patience_s = patience_s
+        self.ids = RequestIds()
+        self.school = School(predictor, clock)
+        self.first_tries = FirstTries()
+        self.kept = KeptIds()
+        self._aliases = aliases
+        self._models = models
+
+    def model_of(
+        self, named: str | None, endpoint: Endpoint, able: frozenset[BackendId]
+    ) -> tuple[str, str]:
+        """Return a model's public name and the one that backends serve.
+
+        Who names none means the only one that is served there.
+        """
+        if named is not None:
+            return named, self._aliases.get(named, named)
+        if not able:
+            raise not_offered(endpoint)
+        only = self._models(able)
+        if len(only) != 1:
+            raise missing_model()
+        (model,) = only
+        return model, model
+
+    async def answer(
+        self,
+        scope: Scope,
+        send: Send,
+        request_id: bytes | None,
+        serve: "Callable[[Exchange], Awaitable[None]]",
+        shape: Shape,
+    ) -> None:
+        """Serve one request; whatever goes wrong, its client is told what, once."""
+        exchange = Exchange(self, scope, send, self.ids.next(), shape)
+        exchange.request_id = kept_request_id(request_id, exchange.own_id)
+        try:
+            await serve(exchange)
+        except ApiError as error:
+            await exchange.fail(error)
+        except (BodyGone, ClientLeft):
+            pass
+        except asyncio.CancelledError:
+            # The server stops and has waited long enough for this request to end by itself.
+            await exchange.fail(errors.refusal(Refused(RejectReason.SHUTTING_DOWN)))
+        except Exception:
+            log.exception("request %s", exchange.own_id)
+            await exchange.fail(errors.INTERNAL)
+
+
+class Exchange:
+    """One request and its answer."""
+
+    def __init__(self, door: Door, scope: Scope, send: Send, own_id: str, shape: Shape) -> None:
+        self.own_id = own_id
+        self.request_id = b""
+        self._door = door
+        self._scope = scope
+        self._send = send
+        self._shape = shape
+        self._has_status = False
+        self._is_event_stream = False
+
+    async def serve(
+        self,
+        endpoint: Endpoint,
+        asked: Asked,
+        call: Call,
+        receive: Receive,
+        upload: FormUpload | None,
+        *,
+        caller: Caller,
+        able: frozenset[BackendId],
+        raw: bytes,
+    ) -> None:
+        """Have the call scheduled and relay its answer, within what its key may use."""
+        door = self._door
+        now = door.clock.now()
+        lesson = Lesson(door.school, endpoint, asked, caller.tenant, now)
+        tenant = caller.tenant
+        first_at = door.first_tries.of(tenant, raw, now) if asked.said.is_retry else None
+        with caller.account.enter(lesson.prompt_tokens, now) as permit:
+            try:
+                watched = upload.receive if upload else receive
+                async with client_present(watched, door.patience_s) as client:
+                    output = await lesson.forecast()
+                    permit.expect(output.mean_tokens, door.clock.now())
+                    request = self._request(asked, lesson, output, tenant, able, first_at, len(raw))
+                    async with door.driver.run(request, call) as served:
+                        lesson.answer = served.answer
+                        self._keep(served, tenant, asked.model)
+                        await self._relay(served, asked, client, now, caller)
+            except ClientLeft:
+                await self._cut(receive)
+                raise
+            except Refused as refused:
+                permit.refund(door.clock.now())
+                door.first_tries.remember(tenant, raw, first_at or now)
+                await self.fail(_refusal(refused, asked, endpoint))
+            except BackendError as error:
+                permit.settle(0, door.clock.now())
+                door.first_tries.remember(tenant, raw, first_at or now)
+                # If the client's own upload broke, that is what the engine broke on.
+                own = upload.failure if upload is not None else None
+                await self.fail(own or errors.failure(error), is_told=error.is_told)
+            finally:
+                used = lesson.used_tokens()
+                if used is not None:
+                    permit.settle(used, door.clock.now())
+                lesson.learn()
+
+    def _request(
+        self,
+        asked: Asked,
+        lesson: Lesson,
+        output: LengthDistribution,
+        tenant: TenantId,
+        able: frozenset[BackendId],
+        first_at: float | None,
+        body_bytes: int,
+    ) -> InferenceRequest:
+        said = asked.said
+        began_at = lesson.began_at if first_at is None else first_at
+        return InferenceRequest(
+            id=RequestId(self.own_id),
+            model=asked.model,
+            prompt_tokens=lesson.prompt_tokens,
+            output=output,
+            tenant=tenant,
+            flow=said.flow,
+            prefix=lesson.prefix(),
+            workflow=said.workflow,
+            deadline_at=_deadline_at(asked, output, began_at),
+            priority=asked.priority,
+            eligible=able,
+            first_seen_at=first_at,
+            body_bytes=body_bytes,
+            reports_first_token=asked.stream,
+        )
+
+    async def fail(self, error: ApiError, *, is_told: bool = False) -> None:
+        """Tell the client what went wrong, in the form that is still open."""
+        if not self._has_status:
+            await send_error(self._send, error, self.request_id, self._shape)
+        elif self._is_event_stream:
+            event = b"" if is_told else error.event(self._shape)
+            await self._send({"type": "http.response.body", "body": event})
+        else:
+            # There is no telling inside other bytes: only an end that is none.
+            self._abort()
+
+    async def _relay(
+        self,
+        served: Served,
+        asked: Asked,
+        client: client_present,
+        began_at: float,
+        caller: Caller,
+    ) -> None:
+        answer, decision = served.answer, served.start.decision
+        now = self._door.clock.now()
+        headers: list[Header] = [
+            *without_limit_headers(answer.headers),
+            *caller.account.headers(now),
+            (b"x-request-id", self.request_id),
+            (b"server-timing", server_timing(decision, began_at, now)),
+        ]
+        if asked.said.explain:
+            headers += explain(served.start, self._door.alpha())
+        if answer.whole is not None:
+            client.answered()
+            await send_whole(self._send, answer.status, headers, answer.whole)
+            return
+        told = dict(headers)
+        self._is_event_stream = told.get(b"content-type", b"").startswith(b"text/event-stream")
+        if self._is_event_stream:
+            headers += [header for header in STREAM_HEADERS if header[0] not in told]
+        self._has_status = True
+        start = {"type": "http.response.start", "status": answer.status, "headers": headers}
+        await self._send(start)
+        while True:
+            events = await answer.read()
+            ended = answer.ended
+            if ended:
+                client.answered()
+            await client.send(
+                self._send, {"type": "http.response.body", "body": events, "more_body": not ended}
+            )
+            if ended:
+                return
+
+    def _keep(self, served: Served, tenant: TenantId, model: str) -> None:
+        made_id = served.answer.made_id
+        if made_id is not None:
+            keeper = Keeper(served.start.backend_id, model)
+            self._door.kept.remember(tenant, made_id, keeper)
+
+    async def _cut(self, receive: Receive) -> None:
+        """See to it that a client that does not read is not waited for."""
+        if self._abort():
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+    def _abort(self) -> bool:
+        abort = self._scope.get("state", {}).get(ABORT)
+        if abort is not None:
+            abort()
+        return abort is not None
+
+
+def not_offered(endpoint: Endpoint) -> ApiError:
+    """Return the refusal of a call that no backend takes."""
+    return errors.refusal(Refused(RejectReason.NOT_SUPPORTED)).saying(
+        f"No backend offers {endpoint.path}."
+    )
+
+
+def _deadline_at(asked: Asked, output: LengthDistribution, began_at: float) -> float | None:
+    said = asked.said
+    deadline_s = said.deadline_s
+    if deadline_s is None and said.ttft_s is not None:
+        deadline_s = said.ttft_s + output.mean_tokens * TTFT_DEADLINE_S_PER_TOKEN
+    return None if deadline_s is None else began_at + deadline_s
+
+
+def _refusal(refused: Refused, asked: Asked, endpoint: Endpoint) -> ApiError:
+    error = errors.refusal(refused)
+    model = asked.public_model[:100]
+    if refused.reason is RejectReason.MODEL_NOT_FOUND:
+        return error.saying(f"The model `{model}` does not exist.")
+    if refused.reason is RejectReason.NOT_SUPPORTED:
+        return error.saying(f"No backend of the model `{model}` offers {endpoint.path}.")
+    return error

@@ -1,0 +1,67 @@
+"""Answers that come in one piece: read, undone of compression, and their facts taken (aiohttp)."""
+
+import zlib
+
+import aiohttp
+
+from gateway.backends.answers import WholeAnswer, read_body
+from gateway.backends.base import BadAnswer, Call, Listener, Shape
+from gateway.backends.dialect import Mender
+from gateway.backends.headers import to_client
+from gateway.backends.lenient_json import dumps, loads
+from gateway.backends.relay import Renaming
+from gateway.backends.shapes import made_id, read_whole
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+
+
+async def whole_answer(
+    response: aiohttp.ClientResponse,
+    call: Call,
+    listener: Listener,
+    renaming: Renaming | None,
+    mender: Mender | None,
+) -> WholeAnswer:
+    """Read an answer to its end; the listener hears of it."""
+    body = await read_body(response, MAX_BODY_BYTES)
+    if len(body) > MAX_BODY_BYTES:
+        raise BadAnswer(f"the engine's answer is longer than {MAX_BODY_BYTES} bytes")
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        body = _decoded(body, encoding)
+    try:
+        said = loads(body)
+    except ValueError:
+        if call.shape is not Shape.ANY:
+            raise BadAnswer("the engine's answer is not JSON") from None
+        said = None
+    counts, reason = read_whole(call.shape, said)
+    if mender and isinstance(said, dict):
+        mender.whole(said)
+        body = dumps(said)
+    if renaming:
+        body = renaming.apply(body)
+    listener.finished(counts)
+    return WholeAnswer(
+        response.status,
+        to_client(response.raw_headers),
+        body,
+        counts,
+        reason,
+        made_id(call.shape, said),
+    )
+
+
+def _decoded(body: bytes, encoding: str) -> bytes:
+    """Undo a compression that nobody asked for; a client that did not ask gets none."""
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise BadAnswer("the engine's answer is compressed in a way that nobody asked for")
+    # 32: look whether a zlib or a gzip header leads.
+    inflater = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
+    try:
+        plain = inflater.decompress(body, MAX_BODY_BYTES)
+    except zlib.error:
+        raise BadAnswer("the engine's compressed answer is broken") from None
+    if not inflater.eof:
+        raise BadAnswer("the engine's compressed answer is too long or cut short")
+    return plain
