@@ -57,5 +57,7 @@ def fit(
 
 
 def _kernel(cosine: NDArray[np.float32]) -> NDArray[np.float32]:
-    kernel: NDArray[np.float32] = np.exp((cosine - 1) / np.float32(KERNEL_WIDTH))
-    return kernel
+    """Return the kernel, in the place of the cosines."""
+    cosine -= 1
+    cosine /= np.float32(KERNEL_WIDTH)
+    return np.exp(cosine, out=cosine)

@@ -69,6 +69,8 @@ class _Generation:
         self.coarse: NDArray[np.int8] = np.zeros((room, vectors.coarse_dim), np.int8)
         self.facts: Facts = np.zeros((room, FACTS), np.float32)
         self.graph: hnswlib.Index | None = None
+        self.wants_graph = False
+        """There is one, or one is being built, and the memory for it is spoken for."""
 
     @property
     def graph_bytes(self) -> int:
@@ -78,7 +80,7 @@ class _Generation:
     @property
     def nbytes(self) -> int:
         """Memory, in bytes."""
-        graph = self.graph_bytes if self.graph is not None else 0
+        graph = self.graph_bytes if self.wants_graph else 0
         return graph + self.rows.nbytes + self.coarse.nbytes + self.facts.nbytes
 
     def add(self, sample: Sample) -> None:
@@ -136,8 +138,9 @@ class Build:
         self._graph = graph
 
     def keep(self) -> None:
-        """Search by it from now on."""
-        self._generation.graph = self._graph
+        """Search by it from now on, unless the memory was needed for something else."""
+        if self._generation.wants_graph:
+            self._generation.graph = self._graph
 
 
 class Latest(NamedTuple):
@@ -272,16 +275,17 @@ class Histories:
         self._keep_bytes()
         if full.room <= EXACT_BELOW or self.nbytes + full.graph_bytes > self._max_bytes:
             return history, None
+        full.wants_graph = True
         return history, Build(full, self._vectors.coarse_dim)
 
     def _keep_bytes(self) -> None:
         """Drop graphs, then generations, then models: the least recently used model's first."""
         while self.nbytes > self._max_bytes:
             histories = list(self._models.values())
-            graph = next((g for h in histories for g in h.generations if g.graph), None)
+            graph = next((g for h in histories for g in h.generations if g.wants_graph), None)
             old = next((h for h in histories if len(h.generations) > 1), None)
             if graph is not None:
-                graph.graph = None
+                graph.graph, graph.wants_graph = None, False
             elif old is not None:
                 del old.generations[0]
             elif len(histories) > 1:

@@ -59,6 +59,25 @@ def test_the_older_generation_goes_when_the_newer_is_full() -> None:
     assert np.concatenate(kept).min() == 150
 
 
+def test_a_graph_whose_memory_was_needed_elsewhere_is_not_used() -> None:
+    room = 1200
+    limit = 4 * room * (VECTORS.dim + VECTORS.coarse_dim + 24) + 4_000_000
+    histories = Histories(VECTORS, 2 * room, 8, limit)
+    builds = []
+    for number, vector in enumerate(rows(3 * room + 2)):
+        model = "first" if number <= room else "second"
+        builds.append(histories.add(model, Sample(vector, 1.0, False, 0))[1])
+    due = [build for build in builds if build is not None]
+    for build in due:
+        build.run()
+        build.keep()
+    assert len(due) == 1
+    first = histories.get("first")
+    assert first is not None
+    assert first.generations[0].graph is None
+    assert histories.nbytes <= limit
+
+
 def test_an_empty_history_has_no_neighbours() -> None:
     assert len(History(100, VECTORS).nearest(rows(1)[0], 5).similarity) == 0
 
