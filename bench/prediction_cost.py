@@ -267,7 +267,7 @@ class Soak:
 def soak(requests: int) -> Soak:
     """Push outcomes through the levels, the histories and the journal, without embedding."""
     vectors = Vectors(load_embedder())
-    histories = Histories(vectors, 10_000, 8, 44_000_000)
+    histories = Histories(vectors, 10_000, 8, 22_000_000)
     levels = Levels()
     rng = np.random.default_rng(9)
     rows = clustered(20_000, vectors.dim, rng)
@@ -284,7 +284,11 @@ def soak(requests: int) -> Soak:
             is_cut = number % 17 == 0
             levels.add(model, stage, 300, tokens[at], is_cut, 1.0)
             place = histories.stage_number(stage)
-            histories.add(model, Sample(rows[at], float(tokens[at]), is_cut, place))
+            sample = Sample(rows[at], float(tokens[at]), is_cut, place)
+            _, build = histories.add(model, sample)
+            if build is not None:
+                build.run()
+                build.keep()
             ended = Ended.CAPPED if is_cut else Ended.FINISHED
             journal.append(Record(model, stage, 300, int(tokens[at]), ended, rows[at]))
             if number == requests // 10:
