@@ -25,7 +25,7 @@ from gateway.core.outcomes import FailureKind, Outcome, RejectReason
 from gateway.core.policies import PolicySettings, policy_from_name
 from gateway.core.scheduler import MAX_ENGINE_PRIORITY, Scheduler
 from gateway.core.types import Backend, BackendId, BackendState, RequestId, TenantId
-from tests.builders import a_backend, a_profile, a_request
+from tests.builders import a_backend, a_profile, a_request, a_workflow
 
 A, B = BackendId("a"), BackendId("b")
 
@@ -282,6 +282,20 @@ def test_a_deadline_out_of_reach_may_be_refused() -> None:
     assert starts(in_time) == [("in time", A)]
 
 
+def test_what_the_workflow_still_has_to_do_must_fit_before_the_deadline_too() -> None:
+    limits = QueueLimits(on_unreachable_deadline=Unreachable.REJECT)
+    scheduler = a_scheduler(limits=limits)
+    scheduler.workflows.templates.learn("t", [("plan", 1.0), ("write", 10.0)])
+
+    late = a_workflow("late", template="t", stage="plan", deadline_s=9.0)
+    in_time = a_workflow("in time", template="t", stage="plan", deadline_s=12.0)
+
+    assert starts(scheduler.handle(Arrived(a_request("late", workflow=late)), now=0.0)) == []
+    assert starts(scheduler.handle(Arrived(a_request("in time", workflow=in_time)), now=0.0)) == [
+        ("in time", A)
+    ]
+
+
 def test_a_deadline_that_is_probably_missed_is_judged_by_the_whole_distribution() -> None:
     limits = QueueLimits(on_unreachable_deadline=Unreachable.REJECT, late_probability=0.6)
     scheduler = a_scheduler(limits=limits)
@@ -364,6 +378,20 @@ def test_a_request_that_is_wrong_is_not_sent_anywhere_else() -> None:
     assert outcomes(commands) == {"r": (Outcome.INVALID, FailureKind.INVALID_REQUEST)}
 
 
+def test_a_try_that_failed_is_not_charged_to_its_tenant() -> None:
+    backends = a_backend("a", max_in_flight=1), a_backend("b", max_in_flight=1)
+    scheduler = a_scheduler(*backends)
+    for number in range(2):
+        for name in ("unlucky", "lucky"):
+            request = a_request(f"{name}{number}", tenant=tenant(name))
+            scheduler.handle(Arrived(request), now=0.0)
+
+    commands = scheduler.handle(failed("unlucky0"), now=0.1)
+
+    # It waits for b; the room on a is its tenant's, who has been served less.
+    assert starts(commands) == [("unlucky1", A)]
+
+
 @pytest.mark.parametrize("policy", ["least_backlog+fcfs", "edf", "srpt", "hexsage", "hexgen"])
 def test_a_failed_call_keeps_its_old_place(policy: str) -> None:
     scheduler = a_scheduler(a_backend("a", max_in_flight=1), policy=policy)
@@ -441,6 +469,17 @@ def test_a_prompt_that_must_have_been_read_by_now_stands_in_nobodys_way() -> Non
     scheduler.handle(TimePassed(), now=2.0)
 
     assert load.pending_prefill_tokens == 0
+
+
+def test_what_a_first_try_would_have_read_by_now_says_nothing_of_the_second() -> None:
+    scheduler = a_scheduler(a_backend("a"), a_backend("b", profile=a_profile(slowness=3)))
+    request = a_request("r", prompt_tokens=2000, reports_first_token=False)
+    scheduler.handle(Arrived(request), now=0.0)
+    assert starts(scheduler.handle(failed("r"), now=1.0)) == [("r", B)]
+
+    scheduler.handle(TimePassed(), now=2.5)  # a would be done at 2, b is at 7
+
+    assert scheduler.fleet.loads[B].pending_prefill_tokens == 2000
 
 
 # Backends
