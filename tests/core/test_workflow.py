@@ -105,12 +105,22 @@ def test_a_call_is_held_until_the_stage_before_it_is_answered() -> None:
 
 def test_a_stage_that_fans_out_must_be_answered_as_often_as_declared() -> None:
     scheduler = a_scheduler(JOIN)
-    for name, stage in (("d1", "draft"), ("d2", "draft"), ("l", "lint"), ("m", "merge")):
+    for name, stage in (("d1", "draft"), ("l", "lint"), ("m", "merge")):
         scheduler.handle(Arrived(call(name, stage, "join")), now=0.0)
 
     assert starts(scheduler.handle(done("d1"), now=1.0)) == []
     assert starts(scheduler.handle(done("l"), now=2.0)) == []
-    assert starts(scheduler.handle(done("d2"), now=3.0)) == ["m"]
+    scheduler.handle(Arrived(call("d2", "draft", "join")), now=3.0)
+    assert starts(scheduler.handle(done("d2"), now=4.0)) == ["m"]
+
+
+def test_a_stage_is_answered_when_none_of_its_calls_is_open() -> None:
+    scheduler = a_scheduler(CHAIN)
+    for name, stage in (("p1", "plan"), ("p2", "plan"), ("w", "write")):
+        scheduler.handle(Arrived(call(name, stage, "chain")), now=0.0)
+
+    assert starts(scheduler.handle(done("p1"), now=1.0)) == []
+    assert starts(scheduler.handle(done("p2"), now=2.0)) == ["w"]
 
 
 def test_a_stage_that_failed_does_not_open_the_next() -> None:
