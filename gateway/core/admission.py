@@ -1,7 +1,8 @@
 """Admission: may this call wait? And if not: when might it be worth asking again?"""
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
@@ -28,6 +29,8 @@ class QueueLimits:
     """Predicted seconds of work waiting, an average backend's."""
     max_tenant_share: float = 1.0
     """Share of each of these that one tenant may fill."""
+    tenant_shares: Mapping[str, float] = field(default_factory=dict)
+    """Of tenants for whom it is another share."""
     timeout_s: float = 120.0
     on_unreachable_deadline: Unreachable = Unreachable.QUEUE
     late_probability: float = 0.95
@@ -38,6 +41,10 @@ class QueueLimits:
             raise ValueError("queue limits must be >= 0 and the timeout > 0")
         if not 0 < self.max_tenant_share <= 1:
             raise ValueError(f"max_tenant_share must lie in (0, 1], not {self.max_tenant_share}")
+
+    def share(self, tenant: str) -> float:
+        """Return the share of the queue that a tenant may fill."""
+        return self.tenant_shares.get(tenant, self.max_tenant_share)
 
 
 UNBOUNDED = QueueLimits(max_requests=1 << 62, max_bytes=1 << 62, timeout_s=inf)
@@ -64,10 +71,12 @@ class Waiting:
         self.body_bytes -= body_bytes
         self.predicted_s = self.predicted_s - predicted_s if self.requests else 0.0
 
-    def exceeds(self, limits: QueueLimits, share: float, body_bytes: int) -> bool:
-        """Return whether one more call of `body_bytes` would not fit `share` of the limits."""
+    def exceeds(
+        self, limits: QueueLimits, share: float, body_bytes: int, *, further: int = 1
+    ) -> bool:
+        """Return whether `further` calls of `body_bytes` would not fit `share` of the limits."""
         return (
-            self.requests + 1 > limits.max_requests * share
+            self.requests + further > limits.max_requests * share
             or self.body_bytes + body_bytes > limits.max_bytes * share
             or self.predicted_s > limits.max_predicted_s * share
         )
@@ -87,7 +96,7 @@ class Admission:
         """Return why one more call may not wait; None if it may."""
         if self.total.exceeds(self.limits, 1.0, body_bytes):
             return RejectReason.QUEUE_FULL
-        share = self.limits.max_tenant_share
+        share = self.limits.share(tenant)
         own = self._tenants.get(tenant)
         if share < 1.0 and own and own.exceeds(self.limits, share, body_bytes):
             return RejectReason.TENANT_QUEUE_FULL

@@ -17,6 +17,8 @@ class CallState(StrEnum):
     HELD = "held"
     """Waits for an earlier stage of its workflow."""
     QUEUED = "queued"
+    PAUSED = "paused"
+    """Waits a little before it is tried again on a backend that has failed it."""
     RUNNING = "running"
     ENDED = "ended"
     """Settled; the scheduler has forgotten it."""

@@ -1,6 +1,7 @@
 """What has happened: everything the scheduler can be told."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.core.outcomes import FailureKind
@@ -14,6 +15,7 @@ from gateway.core.types import (
 )
 
 if TYPE_CHECKING:
+    from gateway.core.admission import QueueLimits
     from gateway.core.policies.base import Policy
     from gateway.core.workflow import WorkflowSpec
 
@@ -84,10 +86,26 @@ class BackendRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class BackendTrusted:
+    """An operator says that a backend is well, whatever its calls have told."""
+
+    backend_id: BackendId
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyChanged:
     """From now on decide by this policy; what is queued is ordered anew."""
 
     policy: "Policy"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsChanged:
+    """From now on this much may wait, what waits already included, and these are the shares."""
+
+    limits: "QueueLimits"
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Tenants' weights in fair queueing; 1 for those that are not named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +152,9 @@ Event = (
     | Abandoned
     | BackendChanged
     | BackendRemoved
+    | BackendTrusted
     | PolicyChanged
+    | LimitsChanged
     | WorkflowDeclared
     | WorkflowCompleted
     | WorkflowCancelled

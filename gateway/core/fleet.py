@@ -27,8 +27,12 @@ class Pool:
         """Decisions taken for it, for policies that take turns."""
 
     def open(self) -> list[BackendLoad]:
-        """Return the backends that may be given calls now."""
-        return [load for load in self.loads if load.state is BackendState.UP]
+        """Return the backends that may be given calls now.
+
+        If the breakers keep out all that are up, they have lost their point: then none counts.
+        """
+        up = [load for load in self.loads if load.state is BackendState.UP]
+        return [load for load in up if load.breaker.admits] or up
 
 
 class Fleet:

@@ -2,6 +2,7 @@
 
 from math import inf
 
+from gateway.core.breaker import Breaker, BreakerState
 from gateway.core.calibration import Calibration
 from gateway.core.call import Call
 from gateway.core.cost import unloaded_s
@@ -20,13 +21,16 @@ class BackendLoad:
         "backend",
         "backlog_s",
         "bound",
+        "breaker",
         "calibration",
         "context_tokens",
+        "heard_at",
         "pending_prefill_tokens",
         "prefix",
         "profile",
         "running",
         "state",
+        "was_silent",
     )
 
     def __init__(
@@ -40,6 +44,12 @@ class BackendLoad:
         self.profile = backend.profile
         """What its engine does: as configured, corrected by what was seen of it."""
         self.state = state
+        self.breaker = Breaker(backend.id)
+        """Whether its calls succeed. It is given new ones if this admits and `state` is up."""
+        self.heard_at = 0.0
+        """When a call last gave a sign of life."""
+        self.was_silent = False
+        """Its breaker was opened because there was none for too long."""
         self.running: dict[str, Call] = {}
         self.bound = ReadyQueue(shares)
         """Calls that a policy binding at arrival put here and that wait for room."""
@@ -109,7 +119,20 @@ class BackendLoad:
         """Return whether the hard caps let one more call in."""
         in_flight = len(self.running)
         cap = self.backend.max_in_flight
-        return in_flight < self.profile.max_num_seqs and (cap is None or in_flight < cap)
+        return (
+            in_flight < self.profile.max_num_seqs
+            and (cap is None or in_flight < cap)
+            and not self.is_held_back()
+        )
+
+    def is_held_back(self) -> bool:
+        """Return whether it has all the calls that it may have while it recovers."""
+        breaker = self.breaker
+        if breaker.state is BreakerState.HALF_OPEN:
+            return breaker.trial is not None
+        if breaker.ramp >= 1.0:
+            return False
+        return len(self.running) >= max(int(breaker.ramp * self.profile.max_num_seqs), 1)
 
     def free_tokens(self, budget_share: float | None) -> float:
         """Return the KV budget that is left; without a limit while idle, or without a budget."""
@@ -119,7 +142,8 @@ class BackendLoad:
             return -inf
         if budget_share is None:
             return inf
-        return budget_share * self.profile.kv_tokens - self.reserved_tokens
+        share = budget_share * self.breaker.ramp
+        return share * self.profile.kv_tokens - self.reserved_tokens
 
     def has_room(self, call: Call, budget_share: float) -> bool:
         """Return whether the call fits the KV budget; an idle backend takes anything."""
@@ -131,7 +155,8 @@ class BackendLoad:
         need = call.output_tokens + request.prompt_tokens
         if request.prefix:
             need += self.prefix.unreferenced_tokens(request.prefix) - call.prefix_tokens
-        return self.reserved_tokens + need <= budget_share * self.profile.kv_tokens
+        share = budget_share * self.breaker.ramp
+        return self.reserved_tokens + need <= share * self.profile.kv_tokens
 
     def bind(self, call: Call) -> None:
         """Count a call's work here from now on, whether it waits or runs."""
@@ -159,6 +184,7 @@ class BackendLoad:
         self._own_tokens += call.own_tokens
         self.prefix.acquire(request.prefix)
         self.running[request.id] = call
+        self.breaker.started(request.id)
 
     def prefill_done(self, call: Call) -> None:
         """The call's first token is out: its prompt is no longer ahead of others."""

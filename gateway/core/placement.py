@@ -82,7 +82,9 @@ class Placement:
         calls = [
             call
             for call in load.bound.first(len(load.bound))
-            if load.state is not BackendState.UP or load not in self._fleet.pool(call.request).loads
+            if load.state is not BackendState.UP
+            or load.breaker.is_open
+            or load not in self._fleet.pool(call.request).loads
         ]
         for pool, queue in self.queues.items():
             if self.policy.binds is Binding.ARRIVAL or not self._fleet.is_current(pool):
@@ -272,7 +274,7 @@ class Placement:
         ):
             # The engine keeps the queue, in our order if it can: hand over, up to the hard cap.
             cap = load.backend.max_in_flight
-            return cap is None or load.in_flight < cap
+            return (cap is None or load.in_flight < cap) and not load.is_held_back()
         return load.has_room(call, share or 1.0)
 
     def _start(self, call: Call, load: BackendLoad, now: float) -> None:

@@ -23,10 +23,15 @@ class FairShares:
     """
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
-        self.weights = dict(weights or {})
-        for tenant, weight in self.weights.items():
+        self.weights: dict[str, float] = {}
+        self.change(weights or {})
+
+    def change(self, weights: Mapping[str, float]) -> None:
+        """From now on tenants have these weights; what they were served stays."""
+        for tenant, weight in weights.items():
             if not weight > 0:
                 raise ValueError(f"the weight of tenant '{tenant}' must be > 0, not {weight}")
+        self.weights = dict(weights)
 
     def weight(self, tenant: str) -> float:
         """Return a tenant's weight; 1 unless configured."""

@@ -1,11 +1,12 @@
 """Scheduler: one event in, all commands out. The live gateway and the simulator run this object."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from typing import assert_never
 
 from gateway.core.admission import UNBOUNDED, Admission, QueueLimits, Unreachable
+from gateway.core.breaker import HealthRules
 from gateway.core.call import Call, CallState
 from gateway.core.commands import Command, Evict, Reject, Settle, Start, Stop, WorkflowEnded
 from gateway.core.cost import prefill_s, step_s
@@ -14,10 +15,12 @@ from gateway.core.events import (
     Arrived,
     BackendChanged,
     BackendRemoved,
+    BackendTrusted,
     Event,
     Failed,
     Finished,
     FirstToken,
+    LimitsChanged,
     PolicyChanged,
     Progressed,
     ShutdownBegan,
@@ -27,18 +30,22 @@ from gateway.core.events import (
     WorkflowDeclared,
 )
 from gateway.core.fleet import Fleet
+from gateway.core.health import Health
 from gateway.core.load import BackendLoad
 from gateway.core.outcomes import FailureKind, Outcome, RejectReason
 from gateway.core.placement import Placement
 from gateway.core.policies.base import Policy
 from gateway.core.queues import FairShares
+from gateway.core.retries import Retries, RetryRules
 from gateway.core.stages import WorkflowEvent
 from gateway.core.types import Backend, BackendId, BackendState, InferenceRequest
 from gateway.core.workflow import WorkflowRun, Workflows
 
-MAX_ATTEMPTS = 3
 MAX_ENGINE_PRIORITY = 2**53 - 1
 """vLLM reads a 64-bit integer; beyond 2^53 JSON numbers lose digits on the way."""
+
+
+WAITING = frozenset({CallState.HELD, CallState.QUEUED, CallState.PAUSED})
 
 
 class Scheduler:
@@ -56,19 +63,21 @@ class Scheduler:
         limits: QueueLimits = UNBOUNDED,
         workflows: Workflows | None = None,
         shares: FairShares | None = None,
-        max_attempts: int = MAX_ATTEMPTS,
+        retries: RetryRules | None = None,
+        health: HealthRules | None = None,
         learns_profiles: bool = True,
     ) -> None:
-        shares = shares or FairShares()
-        self.fleet = Fleet(backends, shares)
-        self.placement = Placement(self.fleet, policy, shares)
+        self._shares = shares or FairShares()
+        self.fleet = Fleet(backends, self._shares)
+        self.placement = Placement(self.fleet, policy, self._shares)
         self.admission = Admission(limits)
+        self.health = Health(self.fleet, health or HealthRules())
+        self.retries = Retries(retries or RetryRules())
         self.workflows = Workflows() if workflows is None else workflows
         self.calls: dict[str, Call] = {}
         """Every call that is not settled, by request id."""
         self.wake_at: float | None = None
         """When `TimePassed` should be fed at the latest; None: no need."""
-        self._max_attempts = max_attempts
         self._learns_profiles = learns_profiles
         self._sequence = 0
         self._shutting_down = False
@@ -85,6 +94,7 @@ class Scheduler:
         self._assume_first_tokens(now)
         if self.wake_at is not None and self.wake_at <= now:
             self._look_at_the_clock(now, out)
+        self._look_at_health(now, out)
         match event:
             case Arrived(request):
                 self._arrive(request, now, out)
@@ -93,7 +103,7 @@ class Scheduler:
             case FirstToken(request_id):
                 self._first_token(request_id, now, out)
             case Progressed(request_id, output_tokens):
-                self._progress(request_id, output_tokens)
+                self._progress(request_id, output_tokens, now)
             case Failed():
                 self._fail(event, now, out)
             case Abandoned(request_id, output_tokens):
@@ -102,8 +112,12 @@ class Scheduler:
                 self._change_backend(backend, state, now, out)
             case BackendRemoved(backend_id):
                 self._remove_backend(backend_id, now, out)
+            case BackendTrusted(backend_id):
+                self._trust(backend_id, now, out)
             case PolicyChanged(policy):
                 self._change_policy(policy, now, out)
+            case LimitsChanged(limits, weights):
+                self._change_limits(limits, weights, now, out)
             case WorkflowDeclared(key, spec, deadline_s, strict):
                 run = self.workflows.declare(key, spec, deadline_s, strict, now)
                 self._release_held(run, now, out)
@@ -238,6 +252,9 @@ class Scheduler:
             rank = int(max(min(rank_ms, MAX_ENGINE_PRIORITY), -MAX_ENGINE_PRIORITY))
             load, decision = self._load_of(call), call.decision
             assert decision is not None
+            self.health.started(load, now)
+            if call.attempts == 1:
+                self.retries.earn()
             if self._learns_profiles:
                 load.watch(call, now)
             out.append(Start(call.request.id, load.id, rank, decision, call.attempts))
@@ -250,6 +267,7 @@ class Scheduler:
             return
         call.first_token_at = now
         load = self._load_of(call)
+        load.heard_at = now
         load.calibration.first_token(call, now)
         load.prefill_done(call)
         self._send(self.placement.room_changed(load, now), now, out)
@@ -262,19 +280,24 @@ class Scheduler:
             if call.state is CallState.RUNNING and call.prefill_ends_at == due_at:
                 self._load_of(call).prefill_done(call)
 
-    def _progress(self, request_id: str, output_tokens: int) -> None:
+    def _progress(self, request_id: str, output_tokens: int, now: float) -> None:
         call = self.calls.get(request_id)
         if call is None or call.state is not CallState.RUNNING:
             return
         call.tokens_seen = output_tokens
         remaining = max(round(call.request.output.remaining_mean(output_tokens)), 1)
-        self._load_of(call).progress(call, remaining, output_tokens)
+        load = self._load_of(call)
+        load.heard_at = now
+        load.progress(call, remaining, output_tokens)
 
     def _finish(self, event: Finished, now: float, out: list[Command]) -> None:
         call = self.calls.get(event.request_id)
         if call is None or call.state is not CallState.RUNNING:
             return
         call.tokens_seen = event.output_tokens
+        load = self._load_of(call)
+        load.heard_at = now
+        self.health.succeeded(load, call, now)
         self._learn(call, now, event)
         self._end_run(call, Outcome.COMPLETED, None, now, out)
 
@@ -283,15 +306,19 @@ class Scheduler:
         if call is None or call.state is not CallState.RUNNING:
             return
         call.tokens_seen = event.output_tokens
+        load = self._load_of(call)
+        self.health.failed(load, call, event.kind, now)
         invalid = event.kind is FailureKind.INVALID_REQUEST
-        may_retry = event.retryable and not invalid and call.attempts < self._max_attempts
         # With no backend up it could only wait for its timeout; a new call would be refused too.
-        if may_retry and self.fleet.open_for(call):
+        may_retry = event.retryable and not invalid and bool(self.fleet.open_for(call))
+        if may_retry and self.retries.may(call):
             self._retry(call, now, out)
-            return
-        invalid = invalid or event.kind is FailureKind.UNSUPPORTED
-        outcome = Outcome.INVALID if invalid else Outcome.FAILED
-        self._end_run(call, outcome, event.kind, now, out)
+        else:
+            invalid = invalid or event.kind is FailureKind.UNSUPPORTED
+            outcome = Outcome.INVALID if invalid else Outcome.FAILED
+            self._end_run(call, outcome, event.kind, now, out)
+        if load.breaker.is_open:
+            self._send(self.placement.add(self.placement.displaced(load), now), now, out)
 
     def _retry(self, call: Call, now: float, out: list[Command]) -> None:
         """Queue a call that a backend failed again, in its old place."""
@@ -299,12 +326,16 @@ class Scheduler:
         call.tried.add(load.id)
         self._learn(call, now, None)
         load.stop(call)
+        self.health.left(load, call)
         self.placement.settle(call, load)
         call.started_at = call.first_token_at = None
         call.tokens_seen = 0
-        call.state = CallState.QUEUED
         self._wait(call, now)
-        self._send(self.placement.add([call], now), now, out)
+        if all(other.id in call.tried for other in self.fleet.open_for(call)):
+            self.retries.pause(call, now)
+        else:
+            call.state = CallState.QUEUED
+            self._send(self.placement.add([call], now), now, out)
         self._send(self.placement.room_changed(load, now), now, out)
 
     def _abandon(self, request_id: str, tokens: int, now: float, out: list[Command]) -> None:
@@ -375,6 +406,7 @@ class Scheduler:
         load = self._load_of(call)
         self._learn(call, now, None)
         load.stop(call)
+        self.health.left(load, call)
         call.state = CallState.ENDED
         self.placement.settle(call, load)
         self._forget(call, now, answered=outcome is Outcome.COMPLETED)
@@ -458,7 +490,12 @@ class Scheduler:
     def _change_backend(
         self, backend: Backend, state: BackendState, now: float, out: list[Command]
     ) -> None:
+        before = self.fleet.loads.get(backend.id)
+        was_down = before is None or before.state is BackendState.DOWN
         load = self.fleet.change(backend, state)
+        # At start everybody comes up, and nobody has calls that could come in a herd.
+        if was_down and state is BackendState.UP and self._sequence:
+            self.health.came_up(load, now)
         self._send(self.placement.add(self.placement.displaced(load), now), now, out)
         self._send(self.placement.room_changed(load, now), now, out)
 
@@ -467,10 +504,29 @@ class Scheduler:
         if load is not None:
             self._send(self.placement.add(self.placement.displaced(load), now), now, out)
 
+    def _trust(self, backend_id: BackendId, now: float, out: list[Command]) -> None:
+        load = self.fleet.loads.get(backend_id)
+        if load is not None:
+            self.health.reset(load)
+            self._send(self.placement.room_changed(load, now), now, out)
+
     def _change_policy(self, policy: Policy, now: float, out: list[Command]) -> None:
         waiting = self.placement.clear()
         self.placement.policy = policy
         self._send(self.placement.add(waiting, now), now, out)
+
+    def _change_limits(
+        self, limits: QueueLimits, weights: Mapping[str, float], now: float, out: list[Command]
+    ) -> None:
+        self._shares.change(weights)
+        self.admission.limits = limits
+        self._look_at_the_clock(now, out)
+        # Who has waited least loses least.
+        for since, call in list(reversed(self._timeouts)):
+            if not self.admission.total.exceeds(limits, 1.0, 0, further=0):
+                break
+            if _waits(call, since):
+                self._end_wait(call, Outcome.EVICTED, RejectReason.QUEUE_FULL, now, out)
 
     # Time
 
@@ -483,16 +539,27 @@ class Scheduler:
         for run in self.workflows.idle(now):
             self._close(run, WorkflowEvent.WENT_IDLE, now, out)
 
+    def _look_at_health(self, now: float, out: list[Command]) -> None:
+        for load in self.health.look(now):
+            if load.breaker.is_open:
+                self._send(self.placement.add(self.placement.displaced(load), now), now, out)
+            else:
+                self._send(self.placement.room_changed(load, now), now, out)
+        for call in self.retries.due(now):
+            call.state = CallState.QUEUED
+            self._send(self.placement.add([call], now), now, out)
+
     def _set_alarm(self) -> None:
         timeouts = self._timeouts
         while timeouts and not _waits(timeouts[0][1], timeouts[0][0]):
             timeouts.popleft()
-        idle_at = self.workflows.next_idle_at()
-        if timeouts:
+        wake_at = self.workflows.next_idle_at()
+        if timeouts:  # somebody waits
             queue_at = timeouts[0][0] + self.admission.limits.timeout_s
-            self.wake_at = queue_at if idle_at is None else min(queue_at, idle_at)
-        else:
-            self.wake_at = idle_at
+            for at in (queue_at, self.retries.next_at(), self.health.next_at()):
+                if at is not None and (wake_at is None or at < wake_at):
+                    wake_at = at
+        self.wake_at = wake_at
 
     # Books
 
@@ -513,7 +580,7 @@ class Scheduler:
 
 
 def _waits(call: Call, since: float) -> bool:
-    return call.state in {CallState.HELD, CallState.QUEUED} and call.waits_since == since
+    return call.state in WAITING and call.waits_since == since
 
 
 def _reference_s(call: Call, output_tokens: int) -> float:

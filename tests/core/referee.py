@@ -164,11 +164,12 @@ class Referee:
         """Check every sum against what it is the sum of."""
         scheduler = self.scheduler
         assert set(scheduler.calls) == set(self._live)
-        states = {CallState.HELD: 0, CallState.QUEUED: 0, CallState.RUNNING: 0}
+        states = dict.fromkeys(CallState, 0)
         for call in scheduler.calls.values():
             states[call.state] += 1
             assert (call.state is CallState.RUNNING) == (call.request.id in self.running)
-        assert scheduler.waiting == states[CallState.HELD] + states[CallState.QUEUED]
+        waiting = states[CallState.HELD] + states[CallState.QUEUED] + states[CallState.PAUSED]
+        assert scheduler.waiting == waiting
         assert scheduler.running == states[CallState.RUNNING]
         self._check_admission()
         queued = [c for c in scheduler.calls.values() if c.state is CallState.QUEUED]

@@ -345,7 +345,10 @@ def test_a_call_that_every_backend_has_failed_may_go_back_to_one() -> None:
     scheduler.handle(Arrived(a_request("r")), now=0.0)
     scheduler.handle(failed("r"), now=1.0)
 
-    assert starts(scheduler.handle(failed("r"), now=2.0)) == [("r", A)]
+    assert starts(scheduler.handle(failed("r"), now=2.0)) == []
+    assert scheduler.wake_at is not None
+    assert 2.0 < scheduler.wake_at < 2.1
+    assert starts(scheduler.handle(TimePassed(), now=scheduler.wake_at)) == [("r", A)]
 
 
 def test_the_third_failure_is_the_last() -> None:
@@ -353,6 +356,7 @@ def test_the_third_failure_is_the_last() -> None:
     scheduler.handle(Arrived(a_request("r")), now=0.0)
     scheduler.handle(failed("r"), now=1.0)
     scheduler.handle(failed("r"), now=2.0)
+    scheduler.handle(TimePassed(), now=2.5)
 
     commands = scheduler.handle(failed("r", FailureKind.CONNECT), now=3.0)
 
@@ -394,13 +398,15 @@ def test_a_try_that_failed_is_not_charged_to_its_tenant() -> None:
 
 @pytest.mark.parametrize("policy", ["least_backlog+fcfs", "edf", "srpt", "hexsage", "hexgen"])
 def test_a_failed_call_keeps_its_old_place(policy: str) -> None:
-    scheduler = a_scheduler(a_backend("a", max_in_flight=1), policy=policy)
-    for number in range(3):
+    backends = a_backend("a", max_in_flight=1), a_backend("b", max_in_flight=1)
+    scheduler = a_scheduler(*backends, policy=policy)
+    for number in range(4):
         scheduler.handle(Arrived(a_request(f"r{number}")), now=float(number))
 
-    commands = scheduler.handle(failed("r0"), now=9.0)
+    scheduler.handle(failed("r0"), now=9.0)
+    commands = scheduler.handle(finished("r1"), now=10.0)
 
-    assert starts(commands) == [("r0", A)]
+    assert starts(commands)[0] == ("r0", B)
 
 
 def test_a_clients_retry_keeps_the_place_of_its_first_try() -> None:
