@@ -10,6 +10,7 @@ from types import FrameType
 
 import uvicorn
 
+from gateway.api.protocol import Protocol
 from gateway.app import Gateway
 from gateway.config import ConfigError, Settings, load_settings
 
@@ -72,7 +73,7 @@ class Server(uvicorn.Server):
                 host=settings.host,
                 port=settings.port,
                 loop="uvloop",
-                http="httptools",
+                http=Protocol,
                 ws="none",
                 lifespan="on",
                 access_log=False,

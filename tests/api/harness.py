@@ -3,17 +3,19 @@
 import asyncio
 import json
 import logging
+import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 
 import aiohttp
 import uvicorn
 from yarl import URL
 
+from gateway.api.protocol import Protocol
 from gateway.app import Gateway
 from gateway.config import Settings
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
@@ -74,6 +76,8 @@ class Running:
     port: int
     canary: bool = True
     """The gateway takes new calls in the end."""
+    wires: list["Wire"] = field(default_factory=list)
+    """Connections that tests have opened."""
 
     @property
     def url(self) -> str:
@@ -118,7 +122,8 @@ class Running:
             b"content-length: %d\r\n\r\n%b" % (path.encode(), len(data), data)
         )
         await writer.drain()
-        return Wire(reader, writer)
+        self.wires.append(Wire(reader, writer))
+        return self.wires[-1]
 
     def settled(self) -> dict[tuple[str, str], int]:
         """Settled requests by outcome and reason, canaries included."""
@@ -248,6 +253,7 @@ def built(*engines: FakeBackend, **settings: object) -> Gateway:
 async def a_gateway(*engines: FakeBackend, **settings: object) -> AsyncIterator[Running]:
     """Run a gateway in front of these engines; afterwards the oracle is asked."""
     gateway = built(*engines, **settings)
+    files = _open_files()
     with overhearing() as ear:
         async with (
             serving(gateway) as port,
@@ -256,8 +262,20 @@ async def a_gateway(*engines: FakeBackend, **settings: object) -> AsyncIterator[
             running = Running(gateway, engines, session, port)
             yield running
             await running.quiesce()
+            for wire in running.wires:
+                wire.close()
         assert ear.errors == []
         assert "secret" not in ear.text
+    # Sockets above all: what was opened for requests is closed when nobody is served any more.
+    await running.until(lambda: _open_files() <= files)
+
+
+def _open_files() -> int:
+    """Count this process's open files, sockets included, where the system tells."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0
 
 
 @asynccontextmanager
@@ -267,7 +285,7 @@ async def serving(gateway: Gateway) -> AsyncIterator[int]:
         gateway.app,
         host="127.0.0.1",
         port=0,
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="on",
         access_log=False,
