@@ -1,7 +1,7 @@
 """What has happened: everything the scheduler can be told."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.core.outcomes import FailureKind
@@ -16,7 +16,9 @@ from gateway.core.types import (
 
 if TYPE_CHECKING:
     from gateway.core.admission import QueueLimits
+    from gateway.core.breaker import HealthRules
     from gateway.core.policies.base import Policy
+    from gateway.core.retries import RetryRules
     from gateway.core.workflow import WorkflowSpec
 
 
@@ -99,13 +101,19 @@ class PolicyChanged:
     policy: "Policy"
 
 
-@dataclass(frozen=True, slots=True)
-class LimitsChanged:
-    """From now on this much may wait, what waits already included, and these are the shares."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconfigured:
+    """From now on these rules hold, for what waits already, too. None: as before."""
 
-    limits: "QueueLimits"
-    weights: Mapping[str, float] = field(default_factory=dict)
+    limits: "QueueLimits | None" = None
+    weights: Mapping[str, float] | None = None
     """Tenants' weights in fair queueing; 1 for those that are not named."""
+    health: "HealthRules | None" = None
+    retries: "RetryRules | None" = None
+    workflows: "Mapping[str, WorkflowSpec] | None" = None
+    """Those that are declared; runs that are open keep what they began with."""
+    default_deadline_s: float | None = None
+    """Of workflows without a deadline; read where `workflows` is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +162,7 @@ Event = (
     | BackendRemoved
     | BackendTrusted
     | PolicyChanged
-    | LimitsChanged
+    | Reconfigured
     | WorkflowDeclared
     | WorkflowCompleted
     | WorkflowCancelled

@@ -1,7 +1,7 @@
 """Scheduler: one event in, all commands out. The live gateway and the simulator run this object."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import assert_never
 
@@ -20,9 +20,9 @@ from gateway.core.events import (
     Failed,
     Finished,
     FirstToken,
-    LimitsChanged,
     PolicyChanged,
     Progressed,
+    Reconfigured,
     ShutdownBegan,
     TimePassed,
     WorkflowCancelled,
@@ -116,8 +116,8 @@ class Scheduler:
                 self._trust(backend_id, now, out)
             case PolicyChanged(policy):
                 self._change_policy(policy, now, out)
-            case LimitsChanged(limits, weights):
-                self._change_limits(limits, weights, now, out)
+            case Reconfigured():
+                self._reconfigure(event, now, out)
             case WorkflowDeclared(key, spec, deadline_s, strict):
                 run = self.workflows.declare(key, spec, deadline_s, strict, now)
                 self._release_held(run, now, out)
@@ -515,10 +515,20 @@ class Scheduler:
         self.placement.policy = policy
         self._send(self.placement.add(waiting, now), now, out)
 
-    def _change_limits(
-        self, limits: QueueLimits, weights: Mapping[str, float], now: float, out: list[Command]
-    ) -> None:
-        self._shares.change(weights)
+    def _reconfigure(self, event: Reconfigured, now: float, out: list[Command]) -> None:
+        if event.weights is not None:
+            self._shares.change(event.weights)
+        if event.health is not None:
+            self.health.rules = event.health
+        if event.retries is not None:
+            self.retries.rules = event.retries
+        if event.workflows is not None:
+            self.workflows.specs = dict(event.workflows)
+            self.workflows.default_deadline_s = event.default_deadline_s
+        if event.limits is not None:
+            self._limit(event.limits, now, out)
+
+    def _limit(self, limits: QueueLimits, now: float, out: list[Command]) -> None:
         self.admission.limits = limits
         self._look_at_the_clock(now, out)
         # Who has waited least loses least.

@@ -2,7 +2,7 @@
 
 from gateway.core.admission import QueueLimits
 from gateway.core.commands import Command, Evict, Reject, Start
-from gateway.core.events import Arrived, Finished, LimitsChanged
+from gateway.core.events import Arrived, Finished, Reconfigured
 from gateway.core.outcomes import RejectReason
 from gateway.core.policies import policy_from_name
 from gateway.core.scheduler import Scheduler
@@ -34,7 +34,7 @@ def evicted(commands: list[Command]) -> list[tuple[str, RejectReason]]:
 def test_a_shorter_timeout_turns_out_who_has_waited_longer() -> None:
     referee = a_busy_referee("t", "t", "t")
 
-    commands = referee.feed(LimitsChanged(QueueLimits(timeout_s=8.5)), 10.0)
+    commands = referee.feed(Reconfigured(limits=QueueLimits(timeout_s=8.5)), 10.0)
 
     assert evicted(commands) == [
         ("q0", RejectReason.QUEUE_TIMEOUT),
@@ -45,7 +45,7 @@ def test_a_shorter_timeout_turns_out_who_has_waited_longer() -> None:
 def test_a_smaller_queue_turns_out_who_has_waited_least() -> None:
     referee = a_busy_referee("t", "t", "t")
 
-    commands = referee.feed(LimitsChanged(QueueLimits(max_requests=1)), 10.0)
+    commands = referee.feed(Reconfigured(limits=QueueLimits(max_requests=1)), 10.0)
 
     assert evicted(commands) == [
         ("q2", RejectReason.QUEUE_FULL),
@@ -55,10 +55,10 @@ def test_a_smaller_queue_turns_out_who_has_waited_least() -> None:
 
 def test_a_larger_queue_takes_more_at_once() -> None:
     referee = a_busy_referee("t")
-    referee.feed(LimitsChanged(QueueLimits(max_requests=1)), 1.0)
+    referee.feed(Reconfigured(limits=QueueLimits(max_requests=1)), 1.0)
     assert isinstance(referee.feed(Arrived(a_request("late")), 2.0)[0], Reject)
 
-    referee.feed(LimitsChanged(QueueLimits(max_requests=2)), 3.0)
+    referee.feed(Reconfigured(limits=QueueLimits(max_requests=2)), 3.0)
 
     assert referee.feed(Arrived(a_request("later")), 4.0) == []
 
@@ -66,7 +66,7 @@ def test_a_larger_queue_takes_more_at_once() -> None:
 def test_a_tenant_has_the_share_of_the_queue_that_is_its_own() -> None:
     referee = a_busy_referee("small", "large")
     limits = QueueLimits(max_requests=10, max_tenant_share=1.0, tenant_shares={"small": 0.1})
-    referee.feed(LimitsChanged(limits), 2.0)
+    referee.feed(Reconfigured(limits=limits), 2.0)
 
     (refusal, _) = referee.feed(Arrived(a_request("x", tenant=TenantId("small"))), 3.0)
 
@@ -77,7 +77,7 @@ def test_a_tenant_has_the_share_of_the_queue_that_is_its_own() -> None:
 
 def test_new_weights_hold_from_the_next_turn() -> None:
     referee = a_busy_referee(*["heavy", "light"] * 12)
-    referee.feed(LimitsChanged(QueueLimits(), {"heavy": 3.0}), 30.0)
+    referee.feed(Reconfigured(weights={"heavy": 3.0}), 30.0)
 
     served, running = [], "runs"
     for step in range(12):
