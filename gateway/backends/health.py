@@ -125,11 +125,18 @@ class Probe:
         models = _models(body) if status == 200 else {}
         max_in_flight = None
         if self._has_info:
-            status, body = await self._get(session, "/info")
-            longest, max_in_flight = _limits(body) if status == 200 else (None, None)
+            longest, max_in_flight = await self._limits(session)
             models = dict.fromkeys(models, longest)
         paths = await self._paths(session) if self._reads_openapi else None
         return Vitals(models, await self._metrics(session), max_in_flight, paths)
+
+    async def _limits(self, session: aiohttp.ClientSession) -> tuple[int | None, int | None]:
+        """Return the longest context and the most calls at once, where the engine says."""
+        try:
+            status, body = await self._get(session, "/info")
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return None, None
+        return _limits(body) if status == 200 else (None, None)
 
     async def _paths(self, session: aiohttp.ClientSession) -> frozenset[str] | None:
         """Return what its API has, read when it comes up: the document is large."""

@@ -175,7 +175,7 @@ class FakeBackend:
                 seen = await self._read(reader, number, early)
                 early = b""
                 path = seen.target.partition("?")[0]
-                if path in ("/health", "/v1/models", "/metrics", "/openapi.json"):
+                if path in ("/health", "/v1/models", "/metrics", "/openapi.json", "/info"):
                     self.probes.append(seen)
                     await self._answer_probe(Exchange(seen, writer), path)
                 else:
@@ -231,7 +231,7 @@ class FakeBackend:
             card = {"id": MODEL, "object": "model", "max_model_len": 4096}
             await exchange.answer(json.dumps({"object": "list", "data": [card]}).encode())
         elif path == "/openapi.json":
-            document = {"paths": dict.fromkeys(self.paths or (), {})}
+            document = {"paths": dict.fromkeys(self.paths or ())}
             status = "404 Not Found" if self.paths is None else "200 OK"
             await exchange.answer(json.dumps(document).encode(), status=status)
         elif path == "/metrics":

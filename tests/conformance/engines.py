@@ -35,9 +35,7 @@ class Engine(FakeBackend):
             for writer in list(self._writers):
                 writer.transport.abort()
             return
-        url = f"{self.url}/emulator/faults"
-        async with aiohttp.ClientSession() as session:
-            await session.post(url, json={"crash": True})
+        await self._order(crash=True)
 
     @asynccontextmanager
     async def full(self) -> AsyncIterator[None]:
@@ -56,7 +54,13 @@ class Engine(FakeBackend):
         url = f"{self.url}/v1/chat/completions"
         async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
             await answer.content.readany()
+            await self._order(stall=True)
             yield
+            await self._order()
+
+    async def _order(self, **faults: bool) -> None:
+        async with aiohttp.ClientSession() as session:
+            await session.post(f"{self.url}/emulator/faults", json=faults)
 
 
 @asynccontextmanager
