@@ -164,12 +164,6 @@ class Monitor:
         }
         return flat
 
-    @property
-    def pit_histogram(self) -> list[float]:
-        """Shares by 20 equal bins; all near 0.05 when the forecasts are honest."""
-        total = self._pit.sum()
-        return (self._pit / total).tolist() if total else []
-
     def _rank_correlation(self) -> float | None:
         if len(self._recent) < 20:
             return None

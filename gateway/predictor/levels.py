@@ -154,7 +154,6 @@ class Answer:
     mass: Mass
     level: Level
     stage: Stage | None
-    model_samples: int
 
 
 class Levels:
@@ -172,10 +171,10 @@ class Levels:
         mass = self._model_mass(model, known)
         kind = self._stages.get((model, stage))
         if kind is not None and kind.samples:
-            return Answer(kind.posterior(log(prompt_tokens + 1), mass), Level.STAGE, kind, samples)
+            return Answer(kind.posterior(log(prompt_tokens + 1), mass), Level.STAGE, kind)
         if samples:
-            return Answer(mass, Level.MODEL, kind, samples)
-        return Answer(mass, Level.GLOBAL if self._all.samples else Level.PRIOR, kind, samples)
+            return Answer(mass, Level.MODEL, kind)
+        return Answer(mass, Level.GLOBAL if self._all.samples else Level.PRIOR, kind)
 
     def add(
         self, model: str, stage: str, prompt_tokens: int, tokens: float, is_cut: bool, weight: float

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gateway.predictor.embedder import Embedder, load_embedder
+from gateway.predictor.hints import HintTrust
 from gateway.predictor.histograms import longest_of, to_lengths
 from gateway.predictor.history import Histories
 from gateway.predictor.journal import Journal
@@ -134,7 +135,7 @@ class LengthPredictor:
             return quick
         self._counts["asked"] += 1
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._settings.deadline_s, self._give_up, reply, quick.ticket)
+        timer = loop.call_later(self._settings.deadline_s, self._give_up, reply)
         try:
             answer = await reply
         finally:
@@ -146,10 +147,9 @@ class LengthPredictor:
         self._by_level[quick.level] -= 1
         return self._finish(ticket, asks_more=False)
 
-    def _give_up(self, reply: Reply, ticket: Ticket) -> None:
+    def _give_up(self, reply: Reply) -> None:
         if not reply.done():
             self._counts["late"] += 1
-            ticket.is_late = True
             reply.set_result(None)
 
     def predict_quick(self, query: PromptQuery) -> Prediction:
@@ -165,7 +165,6 @@ class LengthPredictor:
             query=replace(query, text="", stages=(stage,)),
             stage=stage,
             stage_mass=answer.mass,
-            model_samples=answer.model_samples,
             level=answer.level,
             text=text,
             mass=answer.mass,
@@ -272,7 +271,7 @@ class LengthPredictor:
 
     def _with_hint(self, ticket: Ticket, hint_tokens: int) -> Mass:
         stage = self._levels.stage(ticket.query.model, ticket.stage)
-        trust = stage.hints if stage is not None else Stage().hints
+        trust = stage.hints if stage is not None else HintTrust()
         return trust.mixed(ticket.mass, hint_tokens)
 
     def _restore_levels(self, journal: Journal) -> None:

@@ -68,7 +68,6 @@ class Ticket:
     stage: str
     stage_mass: Mass
     """Level 3, uncapped: the parent of level 4 and what its skill is measured against."""
-    model_samples: int
     level: Level
     text: str
     """What to embed; empty once it is embedded, or where it does not pay."""
@@ -81,10 +80,6 @@ class Ticket:
     repeats: int = 0
     repeats_log_mean: float = 0.0
     guess: float = float("nan")
-    seconds: float = 0.0
-    """What the owner thread spent on it."""
-    is_late: bool = False
-    """The deadline passed first, and the stage level was answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -170,6 +170,8 @@ class Similar:
         if len(self._models) > 2 * len(self.histories.sizes()):
             alive = self.histories.sizes()
             self._models = {name: m for name, m in self._models.items() if name in alive}
+        if history.added == 1:
+            known.fit_at = guess.MIN_SAMPLES  # its earlier history had been dropped
         if build is not None:
             return build
         if known.is_fitting or history.added < known.fit_at:

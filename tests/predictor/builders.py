@@ -41,7 +41,6 @@ def a_ticket(text: str = "a", *, model: str = "m", stage: str = "s") -> Ticket:
         query=a_query(model=model, stage=stage),
         stage=stage,
         stage_mass=flat,
-        model_samples=0,
         level=Level.STAGE,
         text=text,
         mass=flat,
