@@ -31,10 +31,12 @@ from pydantic_settings import (
 
 from gateway.config_file import Location, YamlFile, dotted
 from gateway.core.admission import QueueLimits, Unreachable
+from gateway.core.breaker import HealthRules
 from gateway.core.policies import DEFAULT_POLICY, PolicySettings, policy_from_name
 from gateway.core.policies.alpha_balanced import Score
 from gateway.core.policies.base import Policy
 from gateway.core.profiles import GpuProfile, built_in
+from gateway.core.retries import RetryRules
 from gateway.core.types import Backend, BackendId
 from gateway.core.workflow import StageSpec, WorkflowSpec
 
@@ -101,6 +103,25 @@ class ProfileEntry(_Strict):
         return GpuProfile(name=name, prefill_s_per_token=1 / self.prefill_tokens_per_s, **given)
 
 
+class ClientTlsEntry(_Strict):
+    """How the gateway and a backend know each other; files in PEM."""
+
+    ca_file: Path | None = None
+    """Who may have signed the backend's certificate; None: whom the system trusts."""
+    cert_file: Path | None = None
+    """What the gateway shows of itself, with its key in the same file or in `key_file`."""
+    key_file: Path | None = None
+
+
+class ServerTlsEntry(_Strict):
+    """The gateway's own certificate; files in PEM."""
+
+    cert_file: Path
+    key_file: Path
+    client_ca_file: Path | None = None
+    """Clients must show a certificate that this authority has signed."""
+
+
 class BackendEntry(_Strict):
     """One engine."""
 
@@ -122,6 +143,8 @@ class BackendEntry(_Strict):
     weight: NotNegative = 1.0
     api_key_env: str | None = None
     """The environment variable that holds the key which is sent upstream."""
+    tls: ClientTlsEntry = ClientTlsEntry()
+    """For https:// URLs."""
 
     @field_validator("url")
     @classmethod
@@ -131,6 +154,8 @@ class BackendEntry(_Strict):
             raise ValueError("must be http://host:port or https://host:port")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ValueError("must have no user, password, query or fragment")
+        if _is_link_local(parts.hostname):
+            raise ValueError("must not be link-local: clouds answer there with credentials")
         return url
 
     @field_validator("gpu")
@@ -268,17 +293,70 @@ class TimeoutsEntry(_Strict):
     total_s: Positive = 600.0
 
 
+Count = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
 class HealthEntry(_Strict):
-    """How often backends are looked at."""
+    """How often backends are looked at, and when one that fails its calls gets no more."""
 
     interval_s: Positive = 5.0
     timeout_s: Positive = 2.0
+    failures: Count = 5
+    error_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    window: Annotated[int, Field(ge=2)] = 20
+    cooldown_s: Positive = 5.0
+    max_cooldown_s: Positive = 120.0
+    ramp_s: NotNegative = 20.0
+    max_ejected_share: Share = 0.5
+    silence_s: Positive = 60.0
+    silence_factor: Positive = 4.0
+
+    def to_core(self) -> HealthRules:
+        """Return the rules as the scheduler knows them."""
+        return HealthRules(**self.model_dump(exclude={"interval_s", "timeout_s"}))
+
+
+class RetriesEntry(_Strict):
+    """How often a call, and all calls together, may be tried again."""
+
+    max_attempts: Count = 3
+    share: NotNegative = 0.2
+    burst: Annotated[int, Field(ge=0)] = 256
+    backoff_s: NotNegative = 0.05
+    max_backoff_s: NotNegative = 2.0
+
+    def to_core(self) -> RetryRules:
+        """Return the rules as the scheduler knows them."""
+        return RetryRules(**self.model_dump())
 
 
 class LimitsEntry(_Strict):
-    """What a client may send."""
+    """What clients may send and how slowly, and what engines may answer."""
 
-    max_body_bytes: Annotated[int, Field(gt=0)] = 16 * 1024 * 1024
+    max_body_bytes: Count = 16 * 1024 * 1024
+    max_header_bytes: Count = 64 * 1024
+    """Of a request's line and headers together."""
+    max_json_depth: Annotated[int, Field(gt=0, le=1000)] = 128
+    max_connections: Count = 10_000
+    header_timeout_s: Positive = 20.0
+    """From a request's first byte, or a connection's start, to the end of its headers."""
+    body_timeout_s: Positive = 30.0
+    write_timeout_s: Positive = 60.0
+    """How long a client may take nothing of what waits for it."""
+    keep_alive_s: Positive = 75.0
+    """How long a connection may be idle; longer than clients keep theirs."""
+    max_answer_bytes: Count = 64 * 1024 * 1024
+    max_error_bytes: Count = 64 * 1024
+    max_event_bytes: Count = 16 * 1024 * 1024
+    """Of one event of an engine's stream, and so of one line."""
+
+
+class AdminEntry(_Strict):
+    """Where /admin, /metrics and the docs are served, if not with everything else."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] | None = None
     max_upload_bytes: Annotated[int, Field(gt=0)] = 256 * 1024 * 1024
     """Forms with a file in them, which are passed on as they come."""
     slow_reader_s: Positive = 60.0
@@ -302,12 +380,19 @@ class Settings(BaseSettings):
     passthrough: tuple[ForeignPath, ...] = ()
     """Further paths of engines that clients may use as they are, each by its full name."""
     health: HealthEntry = HealthEntry()
+    retries: RetriesEntry = RetriesEntry()
     limits: LimitsEntry = LimitsEntry()
     keys_file: Path | None = None
     allow_anonymous: bool = False
     """Serve clients without a key beyond loopback."""
+    tls: ServerTlsEntry | None = None
+    admin: AdminEntry = AdminEntry()
     admin_key: SecretStr | None = None
     """Guards /admin; off loopback it is closed without."""
+    state_dir: Path | None = None
+    """What is learned is kept here over restarts; None: nowhere. One gateway a directory."""
+    watch_s: NotNegative = 2.0
+    """How often the files of configuration are looked at for changes; 0: never."""
     decision_log: Path | None = None
     """Append every decision to this file as JSON lines. It holds no prompts."""
     drain_timeout_s: NotNegative = 30.0
@@ -320,6 +405,11 @@ class Settings(BaseSettings):
     def is_loopback(self) -> bool:
         """Only this machine can reach the gateway."""
         return is_loopback(self.host)
+
+    @property
+    def is_admin_loopback(self) -> bool:
+        """Only this machine can reach /admin."""
+        return self.is_loopback if self.admin.port is None else is_loopback(self.admin.host)
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -376,6 +466,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _is_link_local(host: str) -> bool:
+    try:
+        return ip_address(host).is_link_local
+    except ValueError:
+        return False
+
+
 def _told(location: Location, message: str, document: YamlFile) -> str:
     """Return one mistake with the place where it was made."""
     message = message.removeprefix("Value error, ")
@@ -425,9 +522,10 @@ def _contradictions(settings: Settings, document: YamlFile) -> list[str]:
             entry.to_core(name)
         except ValueError as error:
             wrong.append((("workflows", name), str(error)))
-    if settings.keys_file is not None:
-        wrong.append((("keys_file",), "API keys are not supported yet"))
-    if not settings.is_loopback and not settings.allow_anonymous:
-        message = f"{settings.host} is reachable from outside: set allow_anonymous to serve anybody"
+    if not (settings.is_loopback or settings.allow_anonymous or settings.keys_file):
+        message = (
+            f"{settings.host} is reachable from outside: set keys_file, or allow_anonymous to "
+            "serve anybody"
+        )
         wrong.append((("host",), message))
     return [_told(location, message, document) for location, message in wrong]

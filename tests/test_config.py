@@ -75,8 +75,13 @@ workflows:
       - {name: generate, depends_on: [link], fan_out: 2, max_repeats: 3}
 queue: {max_requests: 7, timeout_s: 12, on_unreachable_deadline: reject}
 timeouts: {connect_s: 1, first_token_s: 2, inter_token_s: 3, total_s: 4}
-health: {interval_s: 1, timeout_s: 0.5}
-limits: {max_body_bytes: 1000}
+health: {interval_s: 1, timeout_s: 0.5, failures: 7, ramp_s: 0}
+limits: {max_body_bytes: 1000, max_header_bytes: 2000, max_json_depth: 5}
+retries: {max_attempts: 2, burst: 9}
+admin: {host: 0.0.0.0, port: 9000}
+tls: {cert_file: c.pem, key_file: k.pem}
+state_dir: state
+keys_file: keys.yaml
 decision_log: decisions.jsonl
 drain_timeout_s: 5
 """,
@@ -93,6 +98,11 @@ drain_timeout_s: 5
     limits = settings.queue.to_core()
     assert (limits.max_requests, limits.timeout_s) == (7, 12)
     assert limits.on_unreachable_deadline is Unreachable.REJECT
+    rules = settings.health.to_core()
+    assert (rules.failures, rules.ramp_s) == (7, 0)
+    assert (settings.retries.to_core().max_attempts, settings.retries.to_core().burst) == (2, 9)
+    assert settings.is_loopback
+    assert not settings.is_admin_loopback
 
 
 def test_command_line_beats_environment_beats_file_beats_default(
@@ -146,7 +156,10 @@ colour: red
             "workflows:\n  w:\n    stages: [{name: a, depends_on: [b]}]\n",
             "file:2: workflows.w: stage 'a' of workflow 'w' depends on 'b'",
         ),
-        ("keys_file: keys.yaml\n", "file:1: keys_file: API keys are not supported yet"),
+        ("backends: [{name: a, url: 'http://169.254.169.254/'}]", "must not be link-local"),
+        ("health: {window: 1}", "file:1: health.window: "),
+        ("retries: {max_attempts: 0}", "file:1: retries.max_attempts: "),
+        ("limits: {max_connections: 0}", "file:1: limits.max_connections: "),
         ("host: 0.0.0.0\n", "file:1: host: 0.0.0.0 is reachable from outside"),
         ("policy: {alpha: 2}\n", "file:1: policy.alpha: "),
         ("backends: [{name: a, url: 'http://u:p@h'}]", "must have no user, password"),
