@@ -17,7 +17,7 @@ from langgraph.types import Send
 
 from examples.text2sql import prompts
 from examples.text2sql.calls import Workflow
-from examples.text2sql.choices import Candidate, keywords, passed, tables, tests, vote
+from examples.text2sql.choices import Candidate, keywords, passed, tables, unit_tests, vote
 from examples.text2sql.database import Database, Ran, sql_in
 
 MAX_REVISIONS = 2
@@ -126,7 +126,7 @@ class _Nodes:
             count=UNIT_TESTS, question=state["question"], candidates=_listed(state["candidates"])
         )
         answer = await self._ask("generate_unit_test", prompt, max_tokens=160)
-        return {"tests": tests(answer, UNIT_TESTS)}
+        return {"tests": unit_tests(answer, UNIT_TESTS)}
 
     async def evaluate(self, state: State) -> dict[str, Any]:
         candidates = state["candidates"]

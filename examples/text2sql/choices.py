@@ -40,7 +40,7 @@ def tables(answer: str, known: Collection[str]) -> list[str]:
     return [table for table in known if table.lower() in said] or list(known)
 
 
-def tests(answer: str, count: int) -> list[str]:
+def unit_tests(answer: str, count: int) -> list[str]:
     """Return `count` tests at most, and at least one."""
     lines = [line.strip("-*• \t") for line in answer.splitlines()]
     return [line[:300] for line in lines if line][:count] or ["The result answers the question."]

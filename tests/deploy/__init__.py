@@ -1,0 +1,1 @@
+"""Tests of `deploy`, the image, the compose file."""
