@@ -213,18 +213,21 @@ class AliasEntry(_Strict):
     target: Name
 
 
+_KNOBS = PolicySettings()
+
+
 class PolicyEntry(_Strict):
     """Which policy decides, and its knobs."""
 
     name: str = DEFAULT_POLICY
-    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
-    score: Score = Score.BOUNDED
-    beta: Positive = 10.0
-    budget_share: Positive = 1.0
-    hold: Annotated[float, Field(ge=1)] = 2.5
-    hold_idle: Annotated[float, Field(ge=1)] = 5.0
-    skip: Annotated[int, Field(ge=0)] = 6
-    kappa: Positive = 20.0
+    alpha: Annotated[float, Field(ge=0, le=1)] | None = _KNOBS.alpha
+    score: Score = _KNOBS.score
+    beta: Positive = _KNOBS.beta
+    budget_share: Positive = _KNOBS.budget_share
+    hold: Annotated[float, Field(ge=1)] = _KNOBS.hold
+    hold_idle: Annotated[float, Field(ge=1)] = _KNOBS.hold_idle
+    skip: Annotated[int, Field(ge=0)] = _KNOBS.skip
+    kappa: NotNegative = _KNOBS.kappa
 
     @field_validator("name")
     @classmethod
@@ -232,9 +235,14 @@ class PolicyEntry(_Strict):
         policy_from_name(name)
         return name
 
+    @property
+    def settings(self) -> PolicySettings:
+        """The knobs as policies read them."""
+        return PolicySettings(**self.model_dump(exclude={"name"}))
+
     def to_core(self) -> Policy:
         """Return the policy."""
-        return policy_from_name(self.name, PolicySettings(**self.model_dump(exclude={"name"})))
+        return policy_from_name(self.name, self.settings)
 
 
 class SloEntry(_Strict):
@@ -335,6 +343,8 @@ class LimitsEntry(_Strict):
     """What clients may send and how slowly, and what engines may answer."""
 
     max_body_bytes: Count = 16 * 1024 * 1024
+    max_upload_bytes: Count = 256 * 1024 * 1024
+    """Forms with a file in them, which are passed on as they come."""
     max_header_bytes: Count = 64 * 1024
     """Of a request's line and headers together."""
     max_json_depth: Annotated[int, Field(gt=0, le=1000)] = 128
@@ -342,8 +352,8 @@ class LimitsEntry(_Strict):
     header_timeout_s: Positive = 20.0
     """From a request's first byte, or a connection's start, to the end of its headers."""
     body_timeout_s: Positive = 30.0
-    write_timeout_s: Positive = 60.0
-    """How long a client may take nothing of what waits for it."""
+    slow_reader_s: Positive = 60.0
+    """A client that takes nothing of its answer for so long has left."""
     keep_alive_s: Positive = 75.0
     """How long a connection may be idle; longer than clients keep theirs."""
     max_answer_bytes: Count = 64 * 1024 * 1024
@@ -357,10 +367,6 @@ class AdminEntry(_Strict):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
-    max_upload_bytes: Annotated[int, Field(gt=0)] = 256 * 1024 * 1024
-    """Forms with a file in them, which are passed on as they come."""
-    slow_reader_s: Positive = 60.0
-    """A client that takes nothing of its answer for so long has left."""
 
 
 class Settings(BaseSettings):
