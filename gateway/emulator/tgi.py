@@ -204,7 +204,7 @@ class TgiDialect:
                     (message_choice if ask.is_chat else completion_choice)(ask, number, now)
                     for number, now in enumerate(progress)
                 ],
-                "usage": usage(ask, progress),
+                "usage": usage(ask.prompt_tokens, progress),
             }
         return Reply(200, orjson.dumps(content), _MEDIA, timing_headers(ask, progress))
 
@@ -214,7 +214,7 @@ class TgiDialect:
         for number, now in enumerate(progress):
             while now.told < now.tokens:
                 is_last = now.finish_reason is not None and now.told + 1 == now.tokens
-                frames.append(self._frame(ask, number, now, progress, is_last=is_last))
+                frames.append(self._frame(ask, number, now, is_last=is_last))
                 now.told += 1
         return b"".join(frames)
 
@@ -224,11 +224,9 @@ class TgiDialect:
             return b""
         if not (ask.is_chat and ask.include_usage):
             return DONE
-        return event(chunk(ask, [], usage(ask, progress))) + DONE
+        return event(chunk(ask, [], usage(ask.prompt_tokens, progress))) + DONE
 
-    def _frame(
-        self, ask: Ask, number: int, now: Progress, progress: Sequence[Progress], *, is_last: bool
-    ) -> bytes:
+    def _frame(self, ask: Ask, number: int, now: Progress, *, is_last: bool) -> bytes:
         text = text_of(ask, number, now, now.told, now.told + 1)
         if ask.native is not None:
             return event(native_event(ask, ask.native, now, text, is_last=is_last))
@@ -246,7 +244,8 @@ class TgiDialect:
             "logprobs": None,
             "finish_reason": native_reason(now.finish_reason) if is_last else "",
         }
-        frame = chunk(ask, [choice], usage(ask, progress))
+        # Each of several prompts tells its own.
+        frame = chunk(ask, [choice], usage(ask.choices[number].prompt_tokens, [now]))
         if not is_last:
             del frame["usage"]
         return event(frame)

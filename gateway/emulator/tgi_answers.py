@@ -89,13 +89,13 @@ def completion_choice(ask: Ask, number: int, now: Progress) -> dict[str, object]
     }
 
 
-def usage(ask: Ask, progress: Sequence[Progress]) -> dict[str, int]:
+def usage(prompt_tokens: int, progress: Sequence[Progress]) -> dict[str, int]:
     """Return the token counts so far."""
     completion_tokens = sum(now.tokens for now in progress)
     return {
-        "prompt_tokens": ask.prompt_tokens,
+        "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
-        "total_tokens": ask.prompt_tokens + completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
     }
 
 

@@ -38,7 +38,9 @@ MAX_STOP_SEQUENCES = 4
 MAX_BEST_OF = 2
 MAX_CLIENT_BATCH_SIZE = 4
 RESERVED_TOKENS = 1024
-"""For so much of an answer, at most, there is room when it begins; the rest goes on growing."""
+"""For so much of an answer, at most, there is room when it begins. Beyond, TGI queues it again with
+what it has; here it goes on growing, and may be preempted.
+"""
 DONE = b"data: [DONE]\n\n"
 EVENTS = "text/event-stream"
 

@@ -7,6 +7,9 @@ running one. When a running sequence cannot get a block, the running sequence th
 place among the waiting, recomputed over prompt and output later; that step admits nobody.
 A sequence is admitted only if its whole prompt, with what it has generated, fits in free blocks.
 
+A call may reserve room for its answer instead, as TGI lets all of them; then it is admitted only
+if that fits too, whoever else could be.
+
 The step's duration is that of `gateway.core.profiles`; a sequence reads the tokens computed before
 the step. Runs of steps in which everybody only decodes are jumped over in closed form, so cost
 depends on the number of calls and chunks, not of tokens.

@@ -41,6 +41,17 @@ def test_one_engine_with_the_options_of_its_flags() -> None:
     assert engine.context_tokens == 4096
 
 
+def test_tgi_has_limits_of_its_own() -> None:
+    [engine] = read_engines(parse("--kind", "tgi"))
+    [limited] = read_engines(
+        parse("--kind", "tgi", "--max-num-batched-tokens", "512", "--max-num-queued-reqs", "6")
+    )
+
+    assert (engine.profile.block_tokens, engine.profile.max_batched_tokens) == (1, 4096)
+    assert engine.max_calls == 128
+    assert (limited.profile.max_batched_tokens, limited.max_calls) == (512, 6)
+
+
 def test_several_engines_differ_in_what_they_say_and_share_the_rest() -> None:
     first, second = read_engines(
         parse(

@@ -137,6 +137,15 @@ def test_a_completion_stream_has_an_empty_reason_until_the_last_chunk_with_usage
     assert chunks[-1]["usage"]["completion_tokens"] == 3
 
 
+def test_each_of_several_prompts_streams_with_usage_of_its_own() -> None:
+    body = {"prompt": ["hi", "longer than hi"], "stream": True, "max_tokens": 3}
+    *chunks, _ = ask(COMPLETIONS, body).events
+
+    told = {chunk["choices"][0]["index"]: chunk["usage"] for chunk in chunks if "usage" in chunk}
+    assert [told[index]["completion_tokens"] for index in (0, 1)] == [3, 3]
+    assert told[0]["prompt_tokens"] < told[1]["prompt_tokens"]
+
+
 def test_generate_answers_with_text_and_with_details_on_demand() -> None:
     bare = ask(GENERATE, generate(max_new_tokens=3)).json
     full = ask(GENERATE, generate(max_new_tokens=3, details=True, return_full_text=True)).json
