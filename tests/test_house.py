@@ -16,6 +16,7 @@ TESTED_ELSEWHERE = {
     "gateway/core/outcomes.py": "tests/core/test_scheduler.py",
     "gateway/core/types.py": "tests/core/test_fleet.py",
     "gateway/backends/base.py": "tests/backends/test_relay.py",
+    "gateway/predictor/chore.py": "tests/predictor/test_owner.py",
     "gateway/predictor/query.py": "tests/predictor/test_predictor.py",
     "gateway/runtime/clock.py": "tests/runtime/test_driver.py",
     # Tested over HTTP, by what a client or an engine sees, not by module.

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gateway.predictor import owner as module
+from gateway.predictor.chore import Chore
 from gateway.predictor.history import Histories
 from gateway.predictor.learner import Learner
 from gateway.predictor.owner import Owner
@@ -139,3 +140,43 @@ def test_what_it_says_of_itself_is_published() -> None:
             assert owner.published.nbytes > 0
 
     asyncio.run(story())
+
+
+class RestingLearner(GatedLearner):
+    """Learns nothing, and hands over a chore instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[tuple[str, int]] = []
+        self.fails = False
+
+    def learn(self, *_: object) -> Chore:
+        """Return a chore that writes down on which thread each step is done."""
+        return self
+
+    def run(self) -> None:
+        """Do the work."""
+        self.steps.append(("run", threading.get_ident()))
+        if self.fails:
+            raise ArithmeticError("no inverse")
+
+    def keep(self) -> None:
+        """Use it."""
+        self.steps.append(("keep", threading.get_ident()))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_chores_are_run_elsewhere_and_kept_by_the_owner(
+    fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        learner = RestingLearner()
+        learner.fails = fails
+        async with running(learner) as owner:
+            owner.tell(a_ticket(), 5, Ended.FINISHED)
+            await owner.drained()
+            assert [step for step, _ in learner.steps] == ["run", "keep"]
+            assert len({thread for _, thread in learner.steps} | {threading.get_ident()}) == 3
+
+    asyncio.run(story())
+    assert ("no inverse" in caplog.text) == fails
