@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -57,6 +58,7 @@ class Probe:
         timeout_s: float = 2.0,
         has_info: bool = False,
         reads_openapi: bool = False,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.vitals: Vitals | None = None
         """What the last good probe saw; None while it is down."""
@@ -68,6 +70,7 @@ class Probe:
         self._has_info = has_info
         """It tells its limits at /info, as TGI does, and not in its list of models."""
         self._reads_openapi = reads_openapi
+        self._tls: ssl.SSLContext | bool = tls or True
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._random = Random(name)
         self._failures = 0
@@ -79,7 +82,10 @@ class Probe:
     async def run(self) -> None:
         """Probe until cancelled."""
         async with aiohttp.ClientSession(
-            timeout=self._timeout, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar()
+            timeout=self._timeout,
+            headers=self._headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            connector=aiohttp.TCPConnector(ssl=self._tls),
         ) as session:
             while True:
                 await self._look(session)

@@ -4,6 +4,7 @@ Which library, and why, is in docs/decisions/0001-upstream-client.md.
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
@@ -65,6 +66,7 @@ class HttpClient:
         *,
         api_key: str | None = None,
         on_unreachable: Callable[[], None] = lambda: None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._base = base_url(url)
         self._dialect = dialect
@@ -73,10 +75,16 @@ class HttpClient:
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
         self._on_unreachable = on_unreachable
+        self._tls: ssl.SSLContext | bool = tls or True
         self._urls: dict[str, URL] = {}
         self._pooled: aiohttp.ClientSession | None = None
         self._fresh: aiohttp.ClientSession | None = None
         """For the one retry of a call that met a dead pooled connection."""
+
+    @property
+    def longest_call_s(self) -> float:
+        """How long a call may be under way."""
+        return self._timeouts.total_s
 
     async def open(
         self, call: Call, listener: Listener, *, engine_priority: int, attempt: int
@@ -159,7 +167,7 @@ class HttpClient:
         sent_at = loop.time()
         note = SimpleNamespace(reused=False)
         if self._pooled is None:
-            keeping = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+            keeping = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=self._tls)
             self._pooled = self._session(keeping)
         try:
             return await request.send(self._pooled, note)
@@ -171,7 +179,9 @@ class HttpClient:
             if call.upload is not None and call.upload.is_begun:
                 raise
         if self._fresh is None:
-            self._fresh = self._session(aiohttp.TCPConnector(limit=0, force_close=True))
+            self._fresh = self._session(
+                aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._tls)
+            )
         return await request.send(self._fresh, note)
 
     def _url(self, call: Call) -> URL:

@@ -1,0 +1,261 @@
+"""Engines: the backends that there are now, with their probes and clients. They come and go.
+
+A change takes effect in one step of the event loop: a call sees the engines before it or after it,
+never a mixture. What runs on an engine that goes is finished there.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from gateway.backends.dialects import dialect_of
+from gateway.backends.engine_metrics import EngineMetrics
+from gateway.backends.health import Probe, Vitals
+from gateway.backends.http_client import HttpClient, Timeouts
+from gateway.backends.offers import nameless, offers
+from gateway.config import BackendEntry, ClientTlsEntry, HealthEntry, TimeoutsEntry
+from gateway.core.events import BackendChanged, BackendRemoved, Event
+from gateway.core.load import BackendLoad
+from gateway.core.types import BackendId, BackendState
+
+GRACE_S = 5.0
+"""Added to the longest that a call may take before the client that it may still use is closed."""
+
+Loads = Mapping[BackendId, BackendLoad]
+
+
+class Engines:
+    """What is configured, as running things. `clients` is the driver's, and changes in place."""
+
+    def __init__(
+        self,
+        loads: Loads,
+        feed: Callable[[Event], None],
+        *,
+        timeouts: TimeoutsEntry,
+        health: HealthEntry,
+    ) -> None:
+        self.clients: dict[BackendId, HttpClient] = {}
+        self.entries: dict[BackendId, BackendEntry] = {}
+        self._loads = loads
+        self._feed = feed
+        self._timeouts = timeouts
+        self._health = health
+        self._probes: dict[BackendId, Probe] = {}
+        self._probing: dict[BackendId, asyncio.Task[None]] = {}
+        self._drained: set[BackendId] = set()
+        self._retired: set[HttpClient] = set()
+        """Nothing new goes to these, but calls may still be under way."""
+        self._tasks: asyncio.TaskGroup | None = None
+        self._listed: dict[BackendId, frozenset[str] | None] = {}
+        self._offers: dict[str, frozenset[BackendId]] = {}
+        """Who offers each path; found out anew when a backend changes. Paths are ours: bounded."""
+
+    # What there is
+
+    def vitals(self) -> dict[BackendId, EngineMetrics]:
+        """What engines say of themselves."""
+        seen = ((name, probe.vitals) for name, probe in self._probes.items())
+        return {name: vitals.metrics for name, vitals in seen if vitals is not None}
+
+    def catalog(self, served: Collection[str]) -> dict[str, int | None]:
+        """Return these models with the longest context that all of their backends take."""
+        longest: dict[str, int | None] = dict.fromkeys(served)
+        for name, probe in self._probes.items():
+            load = self._loads.get(name)
+            for model, tokens in (probe.vitals.models if probe.vitals else {}).items():
+                if tokens is not None and load is not None and model in load.backend.models:
+                    longest[model] = min(longest[model] or tokens, tokens)
+        return longest
+
+    def offering(self, path: str) -> frozenset[BackendId]:
+        """Return the backends whose API has a path, down ones too."""
+        able = self._offers.get(path)
+        if able is None:
+            able = self._offers[path] = frozenset(
+                name
+                for name, entry in self.entries.items()
+                if offers(path, entry.kind, self._listed_of(name, entry))
+            )
+        return able
+
+    def models_of(self, able: frozenset[BackendId]) -> frozenset[str]:
+        """Return the models that these backends serve, without adapters and aliases."""
+        served = (self._loads[name].backend.models for name in able if name in self._loads)
+        return frozenset().union(*served)
+
+    # Coming and going
+
+    def set(
+        self,
+        entries: Sequence[BackendEntry],
+        timeouts: TimeoutsEntry | None = None,
+        health: HealthEntry | None = None,
+    ) -> None:
+        """From now on these are the backends; OSError or ValueError, and no change, if TLS files
+        are none."""
+        for entry in entries:
+            _tls(entry.tls)  # better a refusal now than half a change
+        old = (self._timeouts, self._health.interval_s, self._health.timeout_s)
+        self._timeouts = timeouts or self._timeouts
+        self._health = health or self._health
+        is_all_new = old != (self._timeouts, self._health.interval_s, self._health.timeout_s)
+        wanted = {BackendId(entry.name): entry for entry in entries}
+        for name in self.entries.keys() - wanted.keys():
+            self.remove(name)
+        for name, entry in wanted.items():
+            if is_all_new or self.entries.get(name) != entry:
+                self.put(entry)
+
+    def put(self, entry: BackendEntry) -> None:
+        """Add a backend, or let one that is here be another; OSError if its TLS files are none."""
+        name = BackendId(entry.name)
+        before = self.entries.get(name)
+        was = self._probes.get(name)
+        probe = self._probe(name, entry)
+        client = self._client(entry, probe)
+        self.entries[name] = entry
+        self._probes[name] = probe
+        self._stop_probing(name)
+        self._retire(self.clients.get(name))
+        self.clients[name] = client
+        self._start_probing(name)
+        if before is not None and was is not None:
+            if (before.url, before.kind) != (entry.url, entry.kind):
+                # Another engine: nothing that is known of the old one's cache is true of it.
+                self._changed(name, None)
+            # What holds until the new probe has looked.
+            self._changed(name, was.vitals)
+
+    def remove(self, name: BackendId) -> None:
+        """Take a backend out; its running calls are finished."""
+        del self.entries[name]
+        del self._probes[name]
+        self._listed.pop(name, None)
+        self._drained.discard(name)
+        self._offers.clear()
+        self._stop_probing(name)
+        # Its client stays where it is: a call may just have been given its turn.
+        self._retire(self.clients[name], name)
+        self._feed(BackendRemoved(name))
+
+    def drain(self, name: BackendId, *, drains: bool) -> None:
+        """Give a backend nothing new, or let it have calls again."""
+        (self._drained.add if drains else self._drained.discard)(name)
+        load = self._loads.get(name)
+        if load is not None and load.state is not BackendState.DOWN:
+            state = BackendState.DRAINING if drains else BackendState.UP
+            self._feed(BackendChanged(load.backend, state))
+
+    # Life
+
+    async def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Begin to probe; return when everybody has been looked at once."""
+        self._tasks = tasks
+        for name in self._probes:
+            self._start_probing(name)
+        for probe in list(self._probes.values()):
+            await probe.has_looked.wait()
+
+    def stop(self) -> None:
+        """Probe no more."""
+        self._tasks = None
+        for name in list(self._probing):
+            self._stop_probing(name)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for client in {*self.clients.values(), *self._retired}:
+            await client.close()
+        self._retired.clear()
+
+    def _start_probing(self, name: BackendId) -> None:
+        if self._tasks is not None:
+            self._probing[name] = self._tasks.create_task(self._probes[name].run())
+
+    def _stop_probing(self, name: BackendId) -> None:
+        task = self._probing.pop(name, None)
+        if task is not None:
+            task.cancel()
+
+    def _retire(self, client: HttpClient | None, name: BackendId | None = None) -> None:
+        """Close a client when the last call that may use it must be over."""
+        if client is None or self._tasks is None:
+            return
+        self._retired.add(client)
+        loop = asyncio.get_running_loop()
+        delay_s = client.longest_call_s + GRACE_S
+        loop.call_later(delay_s, self._close_retired, client, name)
+
+    def _close_retired(self, client: HttpClient, name: BackendId | None) -> None:
+        if name is not None and self.clients.get(name) is client:
+            del self.clients[name]
+        if client in self._retired and self._tasks is not None:
+            self._retired.discard(client)
+            self._tasks.create_task(client.close())
+
+    def _probe(self, name: BackendId, entry: BackendEntry) -> Probe:
+        def on_change(vitals: Vitals | None) -> None:
+            if self._probes.get(name) is probe:  # not one that was replaced
+                self._changed(name, vitals)
+
+        probe = Probe(
+            entry.name,
+            entry.url,
+            on_change,
+            api_key=entry.api_key,
+            interval_s=self._health.interval_s,
+            timeout_s=self._health.timeout_s,
+            has_info=entry.kind == "tgi",
+            reads_openapi=entry.kind != "tgi" and entry.endpoints is None,
+            tls=_tls(entry.tls),
+        )
+        return probe
+
+    def _client(self, entry: BackendEntry, probe: Probe) -> HttpClient:
+        return HttpClient(
+            entry.url,
+            dialect_of(entry.kind, entry.priority_scheduling, entry.adapters),
+            Timeouts(**self._timeouts.model_dump()),
+            api_key=entry.api_key,
+            on_unreachable=probe.suspect,
+            tls=_tls(entry.tls),
+        )
+
+    def _listed_of(self, name: BackendId, entry: BackendEntry) -> Collection[str] | None:
+        if entry.endpoints is not None:
+            return {nameless(path) for path in entry.endpoints}
+        return self._listed.get(name)
+
+    def _changed(self, name: BackendId, vitals: Vitals | None) -> None:
+        entry = self.entries[name]
+        if vitals is not None:
+            self._listed[name] = vitals.paths
+        self._offers.clear()
+        load = self._loads.get(name)
+        known = load.backend.models if load else frozenset()
+        max_in_flight = load.backend.max_in_flight if load else None
+        models = frozenset([entry.model]) if entry.model else known
+        if vitals is None:
+            kv_tokens = load.backend.profile.kv_tokens if load else None
+        else:
+            kv_tokens = vitals.metrics.kv_tokens
+            max_in_flight = vitals.max_in_flight
+            models = models if entry.model else frozenset(vitals.models)
+        if models:
+            models |= set(entry.adapters)
+        # Without a model there is nothing that it could be given.
+        state = BackendState.UP if vitals is not None and models else BackendState.DOWN
+        if state is BackendState.UP and name in self._drained:
+            state = BackendState.DRAINING
+        self._feed(BackendChanged(entry.to_core(models, kv_tokens, max_in_flight), state))
+
+
+def _tls(entry: ClientTlsEntry) -> ssl.SSLContext | None:
+    """Return how a backend is spoken to over TLS; None: as the system does it."""
+    if entry.ca_file is None and entry.cert_file is None:
+        return None
+    context = ssl.create_default_context(cafile=entry.ca_file)
+    if entry.cert_file is not None:
+        context.load_cert_chain(entry.cert_file, entry.key_file)
+    return context
