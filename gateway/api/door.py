@@ -92,13 +92,14 @@ class Door:
     async def answer(
         self,
         scope: Scope,
+        receive: Receive,
         send: Send,
         request_id: bytes | None,
         serve: "Callable[[Exchange], Awaitable[None]]",
         shape: Shape,
     ) -> None:
         """Serve one request; whatever goes wrong, its client is told what, once."""
-        exchange = Exchange(self, scope, send, self.ids.next(), shape)
+        exchange = Exchange(self, scope, receive, send, self.ids.next(), shape)
         exchange.request_id = kept_request_id(request_id, exchange.own_id)
         try:
             await serve(exchange)
@@ -117,11 +118,14 @@ class Door:
 class Exchange:
     """One request and its answer."""
 
-    def __init__(self, door: Door, scope: Scope, send: Send, own_id: str, shape: Shape) -> None:
+    def __init__(
+        self, door: Door, scope: Scope, receive: Receive, send: Send, own_id: str, shape: Shape
+    ) -> None:
         self.own_id = own_id
         self.request_id = b""
         self._door = door
         self._scope = scope
+        self._receive = receive
         self._send = send
         self._shape = shape
         self._has_status = False
@@ -132,7 +136,6 @@ class Exchange:
         endpoint: Endpoint,
         asked: Asked,
         call: Call,
-        receive: Receive,
         upload: FormUpload | None,
         *,
         caller: Caller,
@@ -147,7 +150,7 @@ class Exchange:
         first_at = door.first_tries.of(tenant, raw, now) if asked.said.is_retry else None
         with caller.account.enter(lesson.prompt_tokens, now) as permit:
             try:
-                watched = upload.receive if upload else receive
+                watched = upload.receive if upload else self._receive
                 async with client_present(watched, door.patience_s) as client:
                     output = await lesson.forecast()
                     permit.expect(output.mean_tokens, door.clock.now())
@@ -157,7 +160,7 @@ class Exchange:
                         self._keep(served, tenant, asked.model)
                         await self._relay(served, asked, client, now, caller)
             except ClientLeft:
-                await self._cut(receive)
+                await self._cut()
                 raise
             except Refused as refused:
                 permit.refund(door.clock.now())
@@ -213,7 +216,7 @@ class Exchange:
             await self._send({"type": "http.response.body", "body": event})
         else:
             # There is no telling inside other bytes: only an end that is none.
-            self._abort()
+            await self._cut()
 
     async def _relay(
         self,
@@ -261,17 +264,13 @@ class Exchange:
             keeper = Keeper(served.start.backend_id, model)
             self._door.kept.remember(tenant, made_id, keeper)
 
-    async def _cut(self, receive: Receive) -> None:
-        """See to it that a client that does not read is not waited for."""
-        if self._abort():
-            while (await receive())["type"] != "http.disconnect":
-                pass
-
-    def _abort(self) -> bool:
+    async def _cut(self) -> None:
+        """Cut the connection, with whatever lies on it unread, where the server lets us."""
         abort = self._scope.get("state", {}).get(ABORT)
         if abort is not None:
             abort()
-        return abort is not None
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
 
 
 def not_offered(endpoint: Endpoint) -> ApiError:

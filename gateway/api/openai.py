@@ -42,7 +42,7 @@ class Api:
             await send_error(send, _not_allowed(methods), told_id)
             return
         serve = partial(self._serve, scope=scope, receive=receive, headers=headers, kept_id=kept_id)
-        await self._door.answer(scope, send, request_id, serve, self._endpoint.shape)
+        await self._door.answer(scope, receive, send, request_id, serve, self._endpoint.shape)
 
     async def _serve(
         self, exchange: Exchange, *, scope: Scope, receive: Receive, headers: Picked, kept_id: str
@@ -88,7 +88,6 @@ class Api:
             endpoint,
             asked,
             call,
-            receive,
             upload,
             caller=caller,
             able=able,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.backends.base import BackendError, EngineError, Usage
-from gateway.backends.relay import Renaming, ChoicesRelay
+from gateway.backends.relay import ChoicesRelay, Renaming
 from gateway.core.lengths import EDGES
 from gateway.core.outcomes import FailureKind
 from tests.backends.fake_backend import DONE, ROLE, USAGE, frame
