@@ -83,12 +83,12 @@ class FormScanner:
 
     def _content(self) -> bool:
         end = self._rest.find(self._delimiter)
+        if self._name is not None and (len(self._rest) if end < 0 else end) > MAX_FIELD_BYTES:
+            name = self._name.decode("ascii", "replace")
+            raise FormError(f"`{name}` is longer than {MAX_FIELD_BYTES} bytes.")
         if end < 0:
             if self._name is None:
                 self._consume(max(len(self._rest) - len(self._delimiter) + 1, 0))
-            elif len(self._rest) > MAX_FIELD_BYTES:
-                name = self._name.decode("ascii", "replace")
-                raise FormError(f"`{name}` is longer than {MAX_FIELD_BYTES} bytes.")
             return False
         if self._name is not None:
             begin = self._offset
@@ -103,27 +103,28 @@ class FormScanner:
         if self._rest.startswith(b"--"):
             self._at = _At.END
             return True
-        end = self._rest.find(b"\r\n")
+        end = self._end_of_head(b"\r\n")
         if end < 0:
-            return self._wait_for_head()
+            return False
         # The line's end stays: a part may have no headers at all.
         self._consume(end)
         self._at = _At.HEAD
         return True
 
     def _head(self) -> bool:
-        end = self._rest.find(b"\r\n\r\n")
+        end = self._end_of_head(b"\r\n\r\n")
         if end < 0:
-            return self._wait_for_head()
+            return False
         self._name = self._wanted_name(bytes(self._rest[:end]))
         self._consume(end + 4)
         self._at = _At.CONTENT
         return True
 
-    def _wait_for_head(self) -> bool:
-        if len(self._rest) > MAX_PART_HEAD_BYTES:
+    def _end_of_head(self, mark: bytes) -> int:
+        end = self._rest.find(mark)
+        if (len(self._rest) if end < 0 else end) > MAX_PART_HEAD_BYTES:
             raise FormError("A part of the form has no end of its headers.")
-        return False
+        return end
 
     def _wanted_name(self, head: bytes) -> bytes | None:
         disposition = _DISPOSITION.search(head)
