@@ -20,9 +20,10 @@ still be reading its prompt. Calls that report none are measured as a whole: see
 """
 
 from math import inf
+from typing import NamedTuple
 
 from gateway.core.call import Call
-from gateway.core.corrections import MAX_FACTOR, Correction, corrected
+from gateway.core.corrections import MAX_FACTOR, Correction, Saved, corrected
 from gateway.core.cost import prefill_s, step_s
 from gateway.core.events import Finished
 from gateway.core.profiles import GpuProfile
@@ -33,6 +34,14 @@ MIN_PREFILL_STEPS = 4.0
 MIN_QUIET_STEPS = 8.0
 MIN_QUIET_STEPS_A_PERIOD = 4.0
 """Steps within prefill periods are estimated to about one: enough others must outweigh them."""
+
+
+class Speed(NamedTuple):
+    """What was learned of a backend's speed, and of which constants."""
+
+    constants: tuple[float, float, float, float]
+    prefill: Saved
+    decode: Saved
 
 
 class _Period:
@@ -143,6 +152,17 @@ class Calibration:
             self.decode = Correction()
         self.configured = configured
         self._correct()
+
+    def saved(self) -> Speed:
+        """Return what was learned, to be kept over a restart."""
+        return Speed(_speed(self.configured), self.prefill.saved, self.decode.saved)
+
+    def restore(self, saved: Speed) -> None:
+        """Take over what an earlier process learned, if it is of the same constants."""
+        if saved.constants == _speed(self.configured):
+            self.prefill.restore(saved.prefill)
+            self.decode.restore(saved.decode)
+            self._correct()
 
     def started(self, call: Call, now: float, *, is_crowded: bool) -> None:
         """A call enters the engine. `is_crowded`: it may have to wait there."""

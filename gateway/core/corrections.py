@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import exp, inf, log
+from typing import NamedTuple
 
 from gateway.core.profiles import GpuProfile
 
@@ -15,6 +16,14 @@ DEAD_BAND = 0.08
 """Corrections smaller than this (in logarithms) are noise and are not applied."""
 RESOLUTION = 0.04
 """The applied factor follows the learned one in steps of at least this (in logarithms)."""
+
+
+class Saved(NamedTuple):
+    """A correction as it is kept over a restart."""
+
+    learned_log: float
+    applied_log: float
+    samples: int
 
 
 class Correction:
@@ -36,6 +45,18 @@ class Correction:
     def applied(self) -> float:
         """What the profile is multiplied by: 1 while the correction is within the noise."""
         return exp(self._applied_log)
+
+    @property
+    def saved(self) -> Saved:
+        """What there is to keep of it."""
+        return Saved(self._log, self._applied_log, self.samples)
+
+    def restore(self, saved: Saved) -> None:
+        """Take over what was saved of an earlier one."""
+        bound = log(MAX_FACTOR)
+        self._log = min(max(saved.learned_log, -bound), bound)
+        self._applied_log = min(max(saved.applied_log, -bound), bound)
+        self.samples = saved.samples
 
     def add(self, ratio: float) -> bool:
         """Take in one observation; return whether the applied factor changed."""

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterable
 
+from gateway.core.calibration import Speed
 from gateway.core.call import Call
 from gateway.core.cost import average
 from gateway.core.load import BackendLoad
 from gateway.core.profiles import GpuProfile
 from gateway.core.queues import FairShares
 from gateway.core.types import Backend, BackendId, BackendState, InferenceRequest
+
+MAX_RECALLED = 1000
+"""Backends that are gone whose speeds are remembered."""
 
 
 class Pool:
@@ -41,6 +45,8 @@ class Fleet:
     def __init__(self, backends: Iterable[Backend], shares: FairShares) -> None:
         self._shares = shares
         self.loads: dict[BackendId, BackendLoad] = {}
+        self.recalled: dict[BackendId, Speed] = {}
+        """What is known of backends' speeds from earlier; read when they come."""
         self._by_model: dict[str, list[BackendLoad]] = {}
         self._references: dict[str, GpuProfile] = {}
         self._pools: dict[tuple[BackendId, ...], Pool] = {}
@@ -95,6 +101,8 @@ class Fleet:
         load = self.loads.get(backend.id)
         if load is None:
             load = self.loads[backend.id] = BackendLoad(backend, state, self._shares)
+            if backend.id in self.recalled:
+                load.recall(self.recalled.pop(backend.id))
             self._forget_pools()
         else:
             old = load.backend
@@ -108,6 +116,9 @@ class Fleet:
         """Take a backend out; its running calls keep the load they hold."""
         load = self.loads.pop(backend_id, None)
         if load is not None:
+            self.recalled[backend_id] = load.calibration.saved()
+            if len(self.recalled) > MAX_RECALLED:
+                del self.recalled[next(iter(self.recalled))]
             load.state = BackendState.DOWN
             self._forget_pools()
             self._index()

@@ -3,7 +3,7 @@
 from math import inf
 
 from gateway.core.breaker import Breaker, BreakerState
-from gateway.core.calibration import Calibration
+from gateway.core.calibration import Calibration, Speed
 from gateway.core.call import Call
 from gateway.core.cost import unloaded_s
 from gateway.core.events import Finished
@@ -221,6 +221,11 @@ class BackendLoad:
             or len(self.running) > self.profile.max_num_seqs
         )
         self.calibration.started(call, now, is_crowded=is_crowded)
+
+    def recall(self, saved: Speed) -> None:
+        """Take over what an earlier process learned of the backend's speed."""
+        self.calibration.restore(saved)
+        self.profile = self.calibration.profile
 
     def learn(self, call: Call, now: float, finished: Finished | None) -> bool:
         """Learn from a call that leaves the engine; return whether `profile` changed."""

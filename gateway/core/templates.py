@@ -86,6 +86,11 @@ class LearnedTemplate:
         """The statistics by stage, all repeats together."""
         return self._by_stage
 
+    @property
+    def repeats(self) -> dict[tuple[str, int], StageStatistics]:
+        """The statistics by stage and by how often it had come before."""
+        return self._by_repeat
+
     def _statistics(self, stage: str, repeat: int) -> list[StageStatistics]:
         if stage not in self._by_stage and len(self._by_stage) >= MAX_STAGES:
             return []
@@ -116,6 +121,12 @@ class LearnedTemplates:
                 self._templates.popitem(last=False)
         self._templates.move_to_end(name)
         template.learn(path)
+
+    def put(self, name: str, template: LearnedTemplate) -> None:
+        """Take over what an earlier process learned of a workflow."""
+        self._templates[name] = template
+        if len(self._templates) > MAX_TEMPLATES:
+            self._templates.popitem(last=False)
 
     def items(self) -> list[tuple[str, LearnedTemplate]]:
         """Every template by name."""
