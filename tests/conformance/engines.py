@@ -14,6 +14,8 @@ from tests.emulator.asgi import some_options
 
 CONTEXT_TOKENS = 2000
 SPEED = 20.0
+PATIENT = {"interval_s": 0.2, "timeout_s": 5.0}
+"""Probes for a busy machine: engines and gateway share one event loop here."""
 
 
 class Engine(FakeBackend):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.api.harness import Reply, Running, a_gateway
 from tests.backends.fake_backend import MODEL
-from tests.conformance.engines import CONTEXT_TOKENS, ENGINES, Engine
+from tests.conformance.engines import CONTEXT_TOKENS, ENGINES, PATIENT, Engine
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("dialect", ENGINES)]
 
@@ -47,7 +47,7 @@ async def fronted(dialect: str, calls_at_most: int | None = None) -> AsyncIterat
     async with ENGINES[dialect](calls_at_most=calls_at_most) as engine:
         backend = {"kind": engine.kind}
         models = {ALIAS: {"target": MODEL}}
-        async with a_gateway(engine, backends=[backend], models=models) as gw:
+        async with a_gateway(engine, backends=[backend], models=models, health=PATIENT) as gw:
             yield gw
 
 
@@ -256,7 +256,7 @@ async def test_a_full_engine_is_passed_over_for_another(dialect: str, stream: bo
         ENGINES[dialect]() as free,
     ):
         kinds = [{"kind": full.kind}, {"kind": free.kind}]
-        async with a_gateway(full, free, backends=kinds) as gw:
+        async with a_gateway(full, free, backends=kinds, health=PATIENT) as gw:
             async with full.full():
                 replies = [await gw.post(asking(CHAT, stream=stream)) for _ in range(3)]
 
