@@ -201,7 +201,9 @@ class Scheduler:
         if self._shutting_down:
             return RejectReason.SHUTTING_DOWN
         if not self.fleet.serving(request.model):
-            return RejectReason.MODEL_NOT_FOUND
+            # A backend that was never reached may turn out to have it.
+            unseen = any(not load.backend.models for load in self.fleet.loads.values())
+            return RejectReason.NO_HEALTHY_BACKEND if unseen else RejectReason.MODEL_NOT_FOUND
         if not self.fleet.able(request):
             return RejectReason.NOT_SUPPORTED
         pool = self.fleet.pool(request)

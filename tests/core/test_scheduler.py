@@ -690,3 +690,14 @@ def test_a_decision_says_how_long_the_call_waited_and_by_which_key(policy: str) 
     (start,) = (c for c in commands if isinstance(c, Start))
     assert start.decision.queue_s == 7.0
     assert start.decision.order_key == key > 0
+
+
+def test_a_backend_that_was_never_reached_may_have_any_model() -> None:
+    unseen = a_backend("b", models=frozenset())
+    scheduler = a_scheduler(a_backend("a"))
+    scheduler.handle(BackendChanged(unseen, BackendState.DOWN), now=0.0)
+
+    commands = scheduler.handle(Arrived(a_request("r", model="m9")), now=1.0)
+
+    assert isinstance(commands[0], Reject)
+    assert commands[0].reason is RejectReason.NO_HEALTHY_BACKEND
