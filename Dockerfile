@@ -28,7 +28,8 @@ WORKDIR /var/lib/hexsage
 ENV PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     MPLCONFIGDIR=/tmp \
-    HEXSAGE_HOST=0.0.0.0
+    HEXSAGE_HOST=0.0.0.0 \
+    HEXSAGE_STATE_DIR=/var/lib/hexsage
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 \
     CMD ["python", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8080, timeout=2); c.request('GET', '/healthz'); raise SystemExit(c.getresponse().status != 200)"]

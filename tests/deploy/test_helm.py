@@ -20,6 +20,8 @@ EVERYTHING: dict[str, Any] = {
     "replicas": 1,
     "imagePullSecrets": [{"name": "pull"}],
     "settings": {"HEXSAGE_QUEUE__MAX_REQUESTS": "500"},
+    "allowAnonymous": False,
+    "keysSecret": "api-keys",
     "secret": {"values": {"HEXSAGE_ADMIN_KEY": "s3cret"}},
     "ingress": {"enabled": True, "className": "nginx", "annotations": {"a": "b"}, "tlsSecret": "t"},
     "persistence": {"enabled": True, "storageClass": "fast"},
@@ -104,6 +106,9 @@ def test_the_gateway_takes_the_configuration_and_environment(
     assert settings.backends
     assert settings.queue.max_requests == (500 if values else 1000)
     assert bool(settings.admin_key) is bool(values)
+    assert settings.allow_anonymous is not bool(values)
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert settings.keys_file is None or str(settings.keys_file.parent) in mounts
     grace_s = pod_of(objects)["terminationGracePeriodSeconds"]
     assert grace_s > settings.drain_timeout_s + document(CHART / "values.yaml")["preStopSeconds"]  # type: ignore[operator]  # a number
 

@@ -111,19 +111,13 @@ def test_the_agent_takes_every_stage_though_the_model_talks_nonsense(gateway: st
     assert series(gateway, "hexsage_workflows_open") == {"": 0.0}
 
 
-def test_the_agent_says_that_it_is_late(gateway: str) -> None:
-    (outcome,) = agent(f"{gateway}/v1", "--questions", "1", "--deadline-ms", "1")
-
-    assert not outcome["on_time"]
-    assert outcome["error"] is None
-
-
-def test_the_agent_is_right_when_the_model_knows() -> None:
+def test_the_agent_is_right_when_the_model_knows_and_says_when_it_is_late() -> None:
     with a_model_that_knows() as base_url:
-        outcomes = agent(base_url)
+        outcomes = agent(base_url, "--deadline-ms", "1")
 
     assert len(outcomes) == len(QUESTIONS)
     assert [outcome["question"] for outcome in outcomes if not outcome["is_right"]] == []
+    assert not any(outcome["on_time"] or outcome["error"] for outcome in outcomes)
     assert all("revise" not in outcome["stages"] for outcome in outcomes)
     assert {outcome["stages"]["evaluate"]["calls"] for outcome in outcomes} == {2}
 
