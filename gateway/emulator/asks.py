@@ -78,6 +78,8 @@ class Ask:
     """`tool_choice: required`: the finish reason says so."""
     native: Native | None = None
     """None: OpenAI's form."""
+    is_response: bool = False
+    """The answer is one of /v1/responses."""
 
 
 @dataclass(slots=True)
@@ -90,6 +92,8 @@ class Progress:
     cached_tokens: int = 0
     finish_reason: str | None = None
     """None: it goes on."""
+    events: int = 0
+    """Events sent to a streaming client, where they are numbered."""
     is_closed: bool = False
     """A streaming client has been told that it is finished."""
     queue_s: float = 0.0

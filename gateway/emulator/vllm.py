@@ -1,10 +1,11 @@
 """VllmDialect: what vLLM 0.32 says on the wire (pure). Shapes follow recorded answers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import orjson
 
+from gateway.emulator import vllm_pooling, vllm_responses
 from gateway.emulator.asks import Ask, Progress, Refusal, Reply
 from gateway.emulator.fields import refusal
 from gateway.emulator.metrics import EngineCounters, EngineStatus, exposition
@@ -37,8 +38,10 @@ class VllmDialect:
         self.generates: Mapping[str, Callable[..., Ask]] = {
             "/v1/chat/completions": partial(read_chat, options=options),
             "/v1/completions": partial(read_completion, options=options),
+            vllm_responses.PATH: partial(vllm_responses.read_response, options=options),
         }
         """Paths that generate, and what reads their requests."""
+        self._kept = vllm_responses.KeptResponses()
 
     def counters(self) -> EngineCounters:
         """Return fresh counters."""
@@ -72,7 +75,14 @@ class VllmDialect:
             "/v1/models": ("GET", self._models),
             "/tokenize": ("POST", lambda: self._tokenize(headers, body)),
             "/detokenize": ("POST", lambda: _detokenize(headers, body)),
+            "/openapi.json": ("GET", lambda: self._openapi(routes)),
         }
+        pools = vllm_pooling.ANSWERS.get(path)
+        if pools is not None:
+            routes[path] = ("POST", lambda: pools(headers, body, self._options))
+        kept = self._kept.reply(method, path)
+        if kept is not None:
+            return kept
         route = routes.get(path)
         if route is None and path not in self.generates:
             return Reply(404, b'{"detail":"Not Found"}')
@@ -96,6 +106,16 @@ class VllmDialect:
             for model in options.models
         ]
         return _json({"object": "list", "data": entries})
+
+    def _openapi(self, routes: Iterable[str]) -> Reply:
+        """Return which paths there are, all that anybody reads of vLLM's own document."""
+        kept = (
+            vllm_responses.PATH + "/{response_id}",
+            vllm_responses.PATH + "/{response_id}/cancel",
+        )
+        paths = sorted({*routes, *self.generates, *vllm_pooling.ANSWERS, *kept})
+        info = {"title": "FastAPI", "version": VERSION}
+        return _json({"openapi": "3.1.0", "info": info, "paths": {path: {} for path in paths}})
 
     def _tokenize(self, headers: Headers, body: bytes) -> Reply:
         count = read_tokenize(headers, body).tokens
@@ -149,6 +169,8 @@ class VllmDialect:
 
     def answer(self, ask: Ask, progress: Sequence[Progress]) -> Reply:
         """Return the whole answer."""
+        if ask.is_response:
+            return _json(self._kept.keep(vllm_responses.response_of(ask, progress)))
         write = _chat_choice if ask.is_chat else _completion_choice
         answer: dict[str, object] = {
             "id": ask.id,
@@ -167,6 +189,8 @@ class VllmDialect:
 
     def frames(self, ask: Ask, progress: Sequence[Progress]) -> bytes:
         """Return the events for what has come since the last time; now it is told."""
+        if ask.is_response:
+            return vllm_responses.response_frames(ask, progress[0])
         frames: list[str] = []
         for number, now in enumerate(progress):
             if now.is_closed or (now.tokens == now.told and now.finish_reason is None):
@@ -184,6 +208,9 @@ class VllmDialect:
 
     def ending(self, ask: Ask, progress: Sequence[Progress]) -> bytes:
         """Return the events after the last token."""
+        if ask.is_response:
+            response = self._kept.keep(vllm_responses.response_of(ask, progress))
+            return vllm_responses.response_ending(ask, progress[0], response)
         if not ask.include_usage:
             return DONE
         usage = orjson.dumps(_usage(ask, progress)).decode()

@@ -31,6 +31,7 @@ COMPLETION_MAX_TOKENS = 16
 """What /v1/completions generates at most when the client does not say."""
 MAX_LOGPROBS = 20
 MAX_CHOICES = 16_384
+_TEXT_PARTS = ("text", "refusal", "input_text", "output_text")
 VOCABULARY = 128_256
 """Llama 3's."""
 
@@ -42,9 +43,9 @@ def read_chat(
     fields = read_fields(headers, body)
     if "messages" not in fields:
         raise invalid("missing", "messages", "Field required", f"<dict of {len(fields)} items>")
-    model = _model(fields, options)
-    _check_sampling(fields)
-    parts = _messages(fields["messages"], model)
+    model = model_of(fields, options)
+    check_sampling(fields)
+    parts = read_parts(fields["messages"], model)
     tools = fields.get("tools")
     if tools:
         parts.insert(0, ("tools", orjson.dumps(tools).decode()))
@@ -53,11 +54,11 @@ def read_chat(
     limit = optional_int(fields, "max_completion_tokens")
     if limit is None:
         limit = optional_int(fields, "max_tokens")
-    return _ask(
+    return make_ask(
         fields,
         (read_messages(parts),),
         options,
-        ask_id=f"chatcmpl-{_request_id(headers, fields, fresh_id)}",
+        ask_id=f"chatcmpl-{request_id(headers, fields, fresh_id)}",
         created=created,
         model=model,
         max_tokens=limit,
@@ -74,14 +75,14 @@ def read_completion(
 ) -> Ask:
     """Return what a /v1/completions request asks for; Refusal when vLLM would refuse."""
     fields = read_fields(headers, body)
-    model = _model(fields, options)
-    _check_sampling(fields)
+    model = model_of(fields, options)
+    check_sampling(fields)
     limit = optional_int(fields, "max_tokens")
-    return _ask(
+    return make_ask(
         fields,
-        _prompts(fields.get("prompt")),
+        read_prompts(fields.get("prompt")),
         options,
-        ask_id=f"cmpl-{_request_id(headers, fields, fresh_id)}",
+        ask_id=f"cmpl-{request_id(headers, fields, fresh_id)}",
         created=created,
         model=model,
         max_tokens=COMPLETION_MAX_TOKENS if limit is None else limit,
@@ -93,8 +94,8 @@ def read_tokenize(headers: Mapping[bytes, bytes], body: bytes) -> Prompt:
     """Return the prompt of a /tokenize request: `prompt`, or `messages` as chat would see them."""
     fields = read_fields(headers, body)
     if "messages" in fields:
-        return read_messages(_messages(fields["messages"], str(fields.get("model"))))
-    return _prompts(fields.get("prompt"))[0]
+        return read_messages(read_parts(fields["messages"], str(fields.get("model"))))
+    return read_prompts(fields.get("prompt"))[0]
 
 
 def read_detokenize(headers: Mapping[bytes, bytes], body: bytes) -> int:
@@ -109,7 +110,8 @@ def read_detokenize(headers: Mapping[bytes, bytes], body: bytes) -> int:
 # -- what vLLM checks
 
 
-def _model(fields: Body, options: EngineOptions) -> str:
+def model_of(fields: Body, options: EngineOptions) -> str:
+    """Return the model that is meant; Refusal if it is not served."""
     model = fields.get("model") or options.models[0]
     if model not in options.models:
         known = ", ".join(options.models)
@@ -122,7 +124,8 @@ def _model(fields: Body, options: EngineOptions) -> str:
     return str(model)
 
 
-def _request_id(headers: Mapping[bytes, bytes], fields: Body, fresh_id: str) -> str:
+def request_id(headers: Mapping[bytes, bytes], fields: Body, fresh_id: str) -> str:
+    """Return the id that the client gave, or the fresh one."""
     given = headers.get(b"x-request-id")
     return given.decode("latin-1") if given else str(fields.get("request_id") or fresh_id)
 
@@ -133,7 +136,8 @@ def _bad(message: str, param: str | None = None, value: object = None) -> Refusa
     return refusal(400, message, "BadRequestError", param)
 
 
-def _check_sampling(fields: Body) -> None:
+def check_sampling(fields: Body) -> None:
+    """Refuse sampling parameters that vLLM refuses."""
     temperature = optional_float(fields, "temperature")
     if temperature is not None and temperature < 0:
         raise _bad(
@@ -193,7 +197,8 @@ def _forced_tool(fields: Body, options: EngineOptions) -> tuple[str | None, bool
 # -- prompts
 
 
-def _messages(messages: object, model: str) -> list[tuple[str, str]]:
+def read_parts(messages: object, model: str) -> list[tuple[str, str]]:
+    """Return a conversation's (role, text) pairs."""
     if not isinstance(messages, list):
         raise invalid("list_type", "messages", "Input should be a valid list", messages)
     if not messages:
@@ -218,13 +223,14 @@ def _content(content: object, model: str) -> str:
         return content
     texts = []
     for part in content if isinstance(content, list) else ():
-        if not isinstance(part, dict) or part.get("type") not in ("text", "refusal"):
+        if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS:
             raise _bad(f"{model} is not a multimodal model")
         texts.append(str(part.get("text") or part.get("refusal") or ""))
     return "\n".join(texts)
 
 
-def _prompts(prompt: object) -> tuple[Prompt, ...]:
+def read_prompts(prompt: object) -> tuple[Prompt, ...]:
+    """Return the prompts in a text, a list of texts, token ids, or a list of those."""
     missing = _bad("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
     if not prompt:
         raise missing
@@ -237,13 +243,13 @@ def _prompts(prompt: object) -> tuple[Prompt, ...]:
         if highest >= VOCABULARY:
             raise _bad(f"Token id {highest} is out of vocabulary")
         return (read_token_ids(prompt),)
-    return tuple(single for part in prompt for single in _prompts(part))
+    return tuple(single for part in prompt for single in read_prompts(part))
 
 
 # -- the answer's size
 
 
-def _ask(
+def make_ask(
     fields: Body,
     prompts: tuple[Prompt, ...],
     options: EngineOptions,
@@ -257,7 +263,9 @@ def _ask(
     after: str = "",
     tool: str | None = None,
     is_tool_required: bool = False,
+    is_response: bool = False,
 ) -> Ask:
+    """Return the request with the size of its answer; Refusal if that has no room."""
     context = options.context_tokens
     if max_tokens is not None and max_tokens < 1:
         raise _bad(f"max_tokens must be at least 1, got {max_tokens}.", "max_tokens", max_tokens)
@@ -309,6 +317,7 @@ def _ask(
         after=after,
         tool=tool,
         is_tool_required=is_tool_required,
+        is_response=is_response,
     )
 
 

@@ -239,7 +239,6 @@ def a_status() -> EngineStatus:
             b'{"count":3,"max_model_len":4096,"tokens":[0,1,2],"token_strs":null}',
         ),
         ("POST", "/v1/nothing", b"{}", 404, b'{"detail":"Not Found"}'),
-        ("POST", "/v1/embeddings", b"{}", 404, b'{"detail":"Not Found"}'),
         ("GET", CHAT, b"", 405, b'{"detail":"Method Not Allowed"}'),
         ("POST", "/health", b"", 405, b'{"detail":"Method Not Allowed"}'),
     ],
