@@ -1,9 +1,11 @@
 """The composition root: the one place that knows every part and wires them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
 
 from fastapi import FastAPI
 from pydantic import ValidationError
@@ -13,31 +15,35 @@ from gateway.api import snapshots
 from gateway.api.admin import admin_router
 from gateway.api.door import Door
 from gateway.api.endpoints import ENDPOINTS, passed_through
+from gateway.api.fleet import BadSettings
 from gateway.api.front import Front
 from gateway.api.models import models_router
-from gateway.api.observe import observe_router
+from gateway.api.observe import health_router, metrics_router
 from gateway.api.openai import Api
 from gateway.api.openapi import describe
 from gateway.api.responses import install_error_handlers
-from gateway.api.tenants import EverybodyAnonymous
+from gateway.api.tenants import EverybodyAnonymous, KeyHolders, TenantResolver
 from gateway.api.workflows import EndedWorkflows, workflows_router
-from gateway.backends.dialects import dialect_of
-from gateway.backends.engine_metrics import EngineMetrics
-from gateway.backends.health import Probe, Vitals
-from gateway.backends.http_client import HttpClient, Timeouts
-from gateway.backends.offers import nameless, offers
-from gateway.config import BackendEntry, PolicyEntry, Settings
-from gateway.core.events import BackendChanged, ShutdownBegan
+from gateway.config import BackendEntry, ConfigError, PolicyEntry, Settings
+from gateway.core.admission import UNBOUNDED
+from gateway.core.events import BackendTrusted, PolicyChanged, ShutdownBegan
 from gateway.core.policies.base import Policy
+from gateway.core.queues import FairShares
 from gateway.core.scheduler import Scheduler
 from gateway.core.types import BackendId, BackendState
 from gateway.core.workflow import Workflows
+from gateway.engines import Engines
+from gateway.keys_file import KeyEntry, read_keys
+from gateway.memory import JOURNAL, Memory
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
+from gateway.reload import RELOADED, Reloader, rules_of
 from gateway.runtime.clock import Clock, MonotonicClock
 from gateway.runtime.driver import Driver, Observer
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.decisions import DecisionLog, Recent
 from gateway.telemetry.prometheus import BackendGauges, Gauges, render
+
+_T = TypeVar("_T")
 
 
 class Gateway:
@@ -49,19 +55,31 @@ class Gateway:
         *,
         predictor: LengthPredictor | None = None,
         clock: Clock | None = None,
+        load: Callable[[], Settings] | None = None,
+        config_path: Path | None = None,
     ) -> None:
-        self._settings = settings
+        """Raise ConfigError for a keys file or TLS files that are none.
+
+        `load` reads the settings anew, for reloads; `config_path` is watched for changes.
+        """
+        self._settings = self._started_with = settings
         self._clock = clock or MonotonicClock()
         self._specs = settings.workflow_specs
-        deadline_ms = settings.slo.default_deadline_ms
+        self._aliases = settings.aliases
+        keys = read_keys(settings.keys_file) if settings.keys_file else ()
+        self._keys: KeyHolders | None = None
+        if settings.keys_file is not None:
+            self._keys = KeyHolders(allow_anonymous=settings.allow_anonymous)
+            self._keys.replace(keys, self._clock.now())
+        rules = rules_of(settings, keys)
         self.scheduler = Scheduler(
             (),
             settings.policy.to_core(),
-            limits=settings.queue.to_core(),
-            workflows=Workflows(
-                self._specs,
-                default_deadline_s=None if deadline_ms is None else deadline_ms / 1000,
-            ),
+            limits=rules.limits or UNBOUNDED,
+            workflows=Workflows(self._specs, default_deadline_s=rules.default_deadline_s),
+            shares=FairShares(rules.weights),
+            health=rules.health,
+            retries=rules.retries,
         )
         self.counters = Counters(
             knows_model=lambda model: bool(self.scheduler.fleet.serving(model)),
@@ -78,18 +96,23 @@ class Gateway:
         if settings.decision_log is not None:
             self._log = DecisionLog(settings.decision_log, self._clock.now())
             observers.append(self._log.observe)
-        self._offers: dict[str, frozenset[BackendId]] = {}
-        """Who offers each path; found out anew when a backend changes. Paths are ours: bounded."""
-        self._listed: dict[BackendId, frozenset[str] | None] = {}
-        self._entries = {BackendId(entry.name): entry for entry in settings.backends}
-        self._probes = {name: self._probe(name, entry) for name, entry in self._entries.items()}
-        self._clients = {
-            name: self._client(entry, self._probes[name]) for name, entry in self._entries.items()
-        }
-        self.driver = Driver(self.scheduler, self._clients, self._clock, observers)
-        self._predictor = predictor or LengthPredictor(PredictorSettings())
+        self.engines = Engines(
+            self.scheduler.fleet.loads,
+            lambda event: self.driver.feed(event),
+            timeouts=settings.timeouts,
+            health=settings.health,
+        )
+        self.driver = Driver(self.scheduler, self.engines.clients, self._clock, observers)
+        self._set_engines(settings)
+        journal = settings.state_dir / JOURNAL if settings.state_dir else None
+        self._predictor = predictor or LengthPredictor(PredictorSettings(journal=journal))
+        self._memory: Memory | None = None
+        if settings.state_dir is not None:
+            self._memory = Memory(settings.state_dir, self.scheduler, settings.policy)
+        self._reloader = Reloader(load, self._apply) if load is not None else None
+        self._config_path = config_path
         self._is_stopping = False
-        self.app = self._build_app()
+        self.app, self.admin_app = self._build_apps()
 
     def begin_shutdown(self) -> None:
         """Take nothing new; what is here may finish."""
@@ -104,6 +127,72 @@ class Gateway:
         if not any(load.state is BackendState.UP for load in loads):
             return "no backend is up"
         return None
+
+    # Operators
+
+    def names(self) -> frozenset[str]:
+        """Every backend."""
+        return frozenset(self.engines.entries)
+
+    def add(self, wish: dict[str, object]) -> None:
+        """Add a backend; BadSettings if the entry is none."""
+        try:
+            entry = BackendEntry.model_validate(wish)
+            known = {other.api_key_env for other in self.engines.entries.values()}
+            if entry.api_key_env is not None and entry.api_key_env not in known:
+                # Whoever may add backends must not be able to have any variable sent to them.
+                raise BadSettings("api_key_env: no configured backend uses this variable")
+            self.engines.put(entry)
+        except ValidationError as error:
+            raise BadSettings(_first(error)) from None
+        except OSError as error:
+            raise BadSettings(f"tls: {error}") from None
+
+    def remove(self, name: str) -> None:
+        """Take a backend out; its running calls are finished."""
+        self.engines.remove(BackendId(name))
+
+    def drain(self, name: str, *, drains: bool) -> None:
+        """Give a backend nothing new, or let it have calls again."""
+        self.engines.drain(BackendId(name), drains=drains)
+
+    def trust(self, name: str) -> None:
+        """Forget what calls have told against a backend."""
+        self.driver.feed(BackendTrusted(BackendId(name)))
+
+    async def reload(self) -> Sequence[str]:
+        """Read the configuration anew; return the settings that need a restart, or BadSettings."""
+        if self._reloader is None:
+            raise BadSettings("this gateway was started without a file")
+        try:
+            return await self._reloader.reload()
+        except ConfigError as error:
+            raise BadSettings(str(error)) from None
+
+    def _apply(self, settings: Settings, keys: Sequence[KeyEntry]) -> list[str]:
+        """Put other settings in force. No `await`: a call sees the old ones or the new ones."""
+        self._set_engines(settings)
+        if self._keys is not None:
+            self._keys.replace(keys, self._clock.now())
+        _refill(self._aliases, settings.aliases)
+        _refill(self._specs, settings.workflow_specs)
+        self.driver.feed(rules_of(settings, keys))
+        if settings.policy != self._settings.policy:
+            self.driver.feed(PolicyChanged(settings.policy.to_core()))
+            if self._memory is not None:
+                self._memory.policy_configured(settings.policy)
+        self._settings = settings
+        return [
+            name
+            for name in Settings.model_fields
+            if name not in RELOADED and getattr(settings, name) != getattr(self._started_with, name)
+        ]
+
+    def _set_engines(self, settings: Settings) -> None:
+        try:
+            self.engines.set(settings.backends, settings.timeouts, settings.health)
+        except OSError as error:
+            raise ConfigError([f"backends: tls: {error}"]) from None
 
     def render_metrics(self) -> bytes:
         """Return everything that is counted, as Prometheus reads it."""
@@ -121,18 +210,19 @@ class Gateway:
         gauges = Gauges(scheduler.waiting, scheduler.running, len(scheduler.workflows), backends)
         return render(self.counters, gauges)
 
-    def _build_app(self) -> Front:
+    def _build_apps(self) -> tuple[Front, FastAPI]:
+        """Return what clients are served, and /admin; the same routes if they share a port."""
         settings = self._settings
-        tenants = EverybodyAnonymous()
+        tenants: TenantResolver = self._keys or EverybodyAnonymous()
         door = Door(
             self.driver,
             self._clock,
             tenants=tenants,
             predictor=self._predictor,
-            aliases=settings.aliases,
+            aliases=self._aliases,
             alpha=lambda: snapshots.alpha_of(self.scheduler.placement.policy),
-            offers=self._offering,
-            models=self._models_of,
+            offers=self.engines.offering,
+            models=self.engines.models_of,
             max_body_bytes=settings.limits.max_body_bytes,
             max_upload_bytes=settings.limits.max_upload_bytes,
             patience_s=settings.limits.slow_reader_s,
@@ -141,9 +231,15 @@ class Gateway:
             title="HexSage", version=__version__, lifespan=self._lifespan, redirect_slashes=False
         )
         install_error_handlers(rest)
-        rest.include_router(observe_router(self.missing, self.render_metrics))
+        admin = rest
+        if settings.admin.port is not None:
+            admin = FastAPI(title="HexSage", version=__version__, redirect_slashes=False)
+            install_error_handlers(admin)
+            admin.include_router(health_router(self.missing))
+        rest.include_router(health_router(self.missing))
+        admin.include_router(metrics_router(self.render_metrics))
         created_at = int(datetime.now(UTC).timestamp())
-        rest.include_router(models_router(self._catalog, settings.aliases, created_at, tenants))
+        rest.include_router(models_router(self._catalog, self._aliases, created_at, tenants))
         rest.include_router(
             workflows_router(
                 self.scheduler,
@@ -155,131 +251,80 @@ class Gateway:
             )
         )
         key = settings.admin_key
-        rest.include_router(
+        admin.include_router(
             admin_router(
                 self.scheduler,
                 self.driver,
                 self._clock,
                 recent=self._recent,
-                vitals=self._vitals,
+                vitals=self.engines.vitals,
                 make_policy=self._changed_policy,
                 admin_key=key.get_secret_value() if key else None,
-                open_without_key=settings.is_loopback,
+                open_without_key=settings.is_admin_loopback,
+                fleet=self,
             )
         )
         endpoints = {**ENDPOINTS, **passed_through(settings.passthrough)}
         describe(rest, endpoints.values())
-        return Front({path: Api(door, endpoint) for path, endpoint in endpoints.items()}, rest)
+        front = Front({path: Api(door, endpoint) for path, endpoint in endpoints.items()}, rest)
+        return front, admin
+
+    def _catalog(self) -> Mapping[str, int | None]:
+        return self.engines.catalog(self.scheduler.fleet.models())
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
         self._predictor.start()
         try:
             async with asyncio.TaskGroup() as tasks:
-                probing = [tasks.create_task(probe.run()) for probe in self._probes.values()]
+                if self._memory is not None:
+                    self._memory.restore(self.driver.feed, self._policy_of)
                 # Whom the first look finds is known before the first client is served.
-                for probe in self._probes.values():
-                    await probe.has_looked.wait()
+                await self.engines.start(tasks)
+                chores = [tasks.create_task(chore) for chore in self._chores()]
                 yield
-                for task in probing:
+                for task in chores:
                     task.cancel()
+                self.engines.stop()
         finally:
-            for client in self._clients.values():
-                await client.close()
+            await self.engines.close()
+            if self._memory is not None:
+                await self._memory.save()
             self._predictor.close()
             if self._log is not None:
                 self._log.close()
 
-    def _probe(self, name: BackendId, entry: BackendEntry) -> Probe:
-        def on_change(vitals: Vitals | None) -> None:
-            self._backend_changed(name, vitals)
+    def _chores(self) -> Iterator[Coroutine[None, None, None]]:
+        if self._memory is not None:
+            yield self._memory.keep()
+        if self._reloader is not None and self._settings.watch_s:
+            yield self._reloader.watch(self._files, self._settings.watch_s)
 
-        health = self._settings.health
-        return Probe(
-            entry.name,
-            entry.url,
-            on_change,
-            api_key=entry.api_key,
-            interval_s=health.interval_s,
-            timeout_s=health.timeout_s,
-            has_info=entry.kind == "tgi",
-            reads_openapi=entry.kind != "tgi" and entry.endpoints is None,
-        )
-
-    def _client(self, entry: BackendEntry, probe: Probe) -> HttpClient:
-        return HttpClient(
-            entry.url,
-            dialect_of(entry.kind, entry.priority_scheduling, entry.adapters),
-            Timeouts(**self._settings.timeouts.model_dump()),
-            api_key=entry.api_key,
-            on_unreachable=probe.suspect,
-        )
-
-    def _backend_changed(self, name: BackendId, vitals: Vitals | None) -> None:
-        entry = self._entries[name]
-        if vitals is not None:
-            self._listed[name] = vitals.paths
-        self._offers.clear()
-        load = self.scheduler.fleet.loads.get(name)
-        known = load.backend.models if load else frozenset()
-        max_in_flight = load.backend.max_in_flight if load else None
-        models = frozenset([entry.model]) if entry.model else known
-        if vitals is None:
-            kv_tokens = load.backend.profile.kv_tokens if load else None
-        else:
-            kv_tokens = vitals.metrics.kv_tokens
-            max_in_flight = vitals.max_in_flight
-            models = models if entry.model else frozenset(vitals.models)
-        if models:
-            models |= set(entry.adapters)
-        # Without a model there is nothing that it could be given.
-        is_up = vitals is not None and bool(models)
-        state = BackendState.UP if is_up else BackendState.DOWN
-        self.driver.feed(BackendChanged(entry.to_core(models, kv_tokens, max_in_flight), state))
-
-    def _offering(self, path: str) -> frozenset[BackendId]:
-        """Return the backends whose API has a path, down ones too."""
-        able = self._offers.get(path)
-        if able is None:
-            able = self._offers[path] = frozenset(
-                name
-                for name, entry in self._entries.items()
-                if offers(path, entry.kind, self._listed_of(name, entry))
-            )
-        return able
-
-    def _listed_of(self, name: BackendId, entry: BackendEntry) -> Collection[str] | None:
-        if entry.endpoints is not None:
-            return {nameless(path) for path in entry.endpoints}
-        return self._listed.get(name)
-
-    def _models_of(self, able: frozenset[BackendId]) -> frozenset[str]:
-        """Return the models that these backends serve, without adapters and aliases."""
-        loads = self.scheduler.fleet.loads
-        served = (loads[name].backend.models for name in able if name in loads)
-        return frozenset().union(*served)
-
-    def _catalog(self) -> Mapping[str, int | None]:
-        longest: dict[str, int | None] = dict.fromkeys(self.scheduler.fleet.models())
-        for name, probe in self._probes.items():
-            for model, tokens in (probe.vitals.models if probe.vitals else {}).items():
-                served = self.scheduler.fleet.loads[name].backend.models
-                if tokens is not None and model in served:
-                    longest[model] = min(longest[model] or tokens, tokens)
-        return longest
-
-    def _vitals(self) -> dict[BackendId, EngineMetrics]:
-        return {
-            name: probe.vitals.metrics
-            for name, probe in self._probes.items()
-            if probe.vitals is not None
-        }
+    def _files(self) -> list[Path]:
+        return [path for path in (self._config_path, self._settings.keys_file) if path is not None]
 
     def _changed_policy(self, wish: dict[str, object]) -> Policy:
+        policy = self._policy_of(wish)
+        if self._memory is not None:
+            self._memory.policy_changed(wish)
+        return policy
+
+    def _policy_of(self, wish: Mapping[str, object]) -> Policy:
+        """Return the configured policy with some of its settings changed."""
         configured = self._settings.policy.model_dump()
         try:
             return PolicyEntry.model_validate({**configured, **wish}).to_core()
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise ValueError(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
+            raise ValueError(_first(error)) from None
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg'].removeprefix('Value error, ')}"
+
+
+def _refill(old: dict[str, _T], new: Mapping[str, _T]) -> None:
+    """Let a mapping that others hold have another content."""
+    old.clear()
+    old.update(new)

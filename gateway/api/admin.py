@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gateway.api import snapshots
 from gateway.api.errors import ApiError, bad_request
+from gateway.api.fleet import FleetControl, fleet_router, reload_router
 from gateway.api.responses import Json
 from gateway.core.events import PolicyChanged
 from gateway.core.policies.base import Policy
@@ -47,6 +48,7 @@ def admin_router(
     make_policy: PolicyMaker,
     admin_key: str | None,
     open_without_key: bool,
+    fleet: FleetControl,
 ) -> APIRouter:
     """Build the routes."""
 
@@ -85,6 +87,11 @@ def admin_router(
         loads = sorted(scheduler.fleet.loads.items())
         return [snapshots.backend(load, said.get(name)) for name, load in loads]
 
+    def show(name: str) -> dict[str, object]:
+        return next((told for told in backends() if told["name"] == name), {"name": name})
+
+    router.include_router(fleet_router(fleet, show))
+    router.include_router(reload_router(fleet))
     return router
 
 

@@ -9,9 +9,7 @@ from gateway.api.responses import Json
 from gateway.telemetry.prometheus import CONTENT_TYPE
 
 
-def observe_router(
-    is_ready: Callable[[], str | None], render_metrics: Callable[[], bytes]
-) -> APIRouter:
+def health_router(is_ready: Callable[[], str | None]) -> APIRouter:
     """Build the routes. `is_ready` says what is missing, or None."""
     router = APIRouter()
 
@@ -25,6 +23,13 @@ def observe_router(
         if missing is None:
             return Json({"status": "ready"})
         return Json({"status": "not ready", "reason": missing}, status_code=503)
+
+    return router
+
+
+def metrics_router(render_metrics: Callable[[], bytes]) -> APIRouter:
+    """Build the route."""
+    router = APIRouter()
 
     @router.get("/metrics")
     async def metrics() -> Response:

@@ -51,6 +51,8 @@ def backend(load: BackendLoad, metrics: EngineMetrics | None) -> dict[str, objec
     return {
         "name": load.id,
         "state": load.state.value,
+        "breaker": load.breaker.state.value,
+        "ramp": load.breaker.ramp,
         "models": sorted(load.backend.models),
         "gpu": profile.name,
         "in_flight": load.in_flight,

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from gateway.core.commands import Command, Settle, Start, WorkflowEnded
-from gateway.core.events import Event, Failed
+from gateway.core.events import BackendRemoved, Event, Failed
 from gateway.core.outcomes import Outcome
 from gateway.core.types import BackendId
 from gateway.telemetry.histogram import Histogram
@@ -47,6 +47,9 @@ class Counters:
         del now
         if isinstance(event, Failed):
             self.failures[event.kind.value] += 1
+        elif isinstance(event, BackendRemoved):
+            self.starts.pop(event.backend_id, None)
+            self.retries.pop(event.backend_id, None)
         for command in commands:
             if isinstance(command, Settle):
                 self._settle(command)
