@@ -21,7 +21,8 @@ BURST = 24
 def full(site: Site, name: str) -> Iterator[str]:
     """Keep an engine full, past the gateway; yield the engine's URL."""
     engine = site.fleet[name]
-    body = chat(engine.recipe.model, stream=True, max_tokens=2000, ignore_eos=True)
+    # Half a minute at least before one of them ends.
+    body = chat(engine.recipe.model, stream=True, max_tokens=4000, ignore_eos=True)
     with ExitStack() as calls:
         for _ in range(LIMITS[name]):
             calls.enter_context(Connection(engine.url, CHAT, body, AUTHORIZED))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.engines.conftest import Site
+from tests.engines.conftest import GatewayAt, Site, entry
 from tests.engines.fleet import Running
 from tests.engines.wire import CHAT, Connection, chat, eventually, is_idle, metric
 
@@ -92,8 +92,10 @@ def test_hanging(site: Site) -> None:
     eventually(lambda: metric(engine.url, "vllm:num_requests_running") == 0, 5.0)
 
 
-@pytest.mark.xfail(raises=TimeoutError, reason="only /health is believed, not missing progress")
-def test_what_hangs_is_given_no_more_calls(site: Site) -> None:
+def test_what_hangs_is_given_no_more_calls(site: Site, gateway_at: GatewayAt) -> None:
+    replicas = [entry(name, site.fleet[name].url) for name in ("paced-a", "paced-b")]
+    impatient = {"silence_s": INTER_TOKEN_S / 2, "silence_factor": 0.01}
+    site = Site(site.fleet, gateway_at(replicas, health=impatient))
     with a_stream(site) as (client, engine, other), stopped(engine):
         assert_ends_with_one_error(client)
 
