@@ -9,6 +9,7 @@ from gateway import __version__
 COMMANDS = {
     "serve": ("gateway.cli.serve", "run the gateway"),
     "check": ("gateway.cli.check", "say everything that is wrong with a configuration"),
+    "keys": ("gateway.cli.keys", "make, list and revoke API keys"),
     "emulate": ("gateway.emulator.command", "run engines that are not there"),
     "simulate": ("gateway.cli.simulate", "run the scheduler against a trace"),
     "tune": ("gateway.cli.tune", "find the policy settings that a trace asks for"),

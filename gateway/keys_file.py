@@ -90,7 +90,10 @@ def read_keys(path: Path) -> tuple[KeyEntry, ...]:
 
 
 def write_keys(path: Path, entries: Sequence[KeyEntry]) -> None:
-    """Replace the file in one step; only its owner may read it."""
+    """Replace the file in one step; only its owner may read it. ConfigError for contradictions."""
+    mistakes = [f"{path}: {mistake}" for mistake in _contradictions(entries)]
+    if mistakes:
+        raise ConfigError(mistakes)
     listed = [entry.model_dump(mode="json", exclude_defaults=True) for entry in entries]
     text = "# Written by `hexsage keys`; comments are not kept.\n" + yaml.safe_dump(
         {"keys": listed}, sort_keys=False

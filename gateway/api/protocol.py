@@ -2,12 +2,13 @@
 
 import asyncio
 import socket
+from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.api.asgi import RequestIds
 from gateway.api.door import ABORT
-from gateway.api.errors import bad_request
+from gateway.api.errors import ApiError, bad_request
 
 KEEP_ALIVE_IDLE_S = 60
 KEEP_ALIVE_INTERVAL_S = 15
@@ -39,7 +40,10 @@ class Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP in OpenAI's shape, and close."""
-        error = bad_request(msg, code="invalid_http")
+        self.refuse(bad_request(msg, code="invalid_http"))
+
+    def refuse(self, error: ApiError) -> None:
+        """Answer, whatever has or has not come, and close."""
         body = error.body()
         headers = [
             *error.response_headers(),
@@ -48,7 +52,8 @@ class Protocol(HttpToolsProtocol):
             (b"connection", b"close"),
         ]
         head = b"".join(b"%b: %b\r\n" % header for header in headers)
-        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head + b"\r\n" + body)
+        line = b"HTTP/1.1 %d %b\r\n" % (error.status, HTTPStatus(error.status).phrase.encode())
+        self.transport.write(line + head + b"\r\n" + body)
         self.transport.close()
 
 

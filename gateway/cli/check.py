@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from gateway.config import ConfigError, load_settings
+from gateway.keys_file import read_keys
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,10 +19,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Return 0 if the configuration is sound."""
     try:
         settings = load_settings(arguments.file)
+        keys = read_keys(settings.keys_file) if settings.keys_file else ()
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(
-        f"{arguments.file}: {len(settings.backends)} backends, policy {settings.policy.name}\n"
-    )
+    told = f"{len(settings.backends)} backends, policy {settings.policy.name}"
+    if settings.keys_file:
+        told += f", {len(keys)} keys"
+    sys.stdout.write(f"{arguments.file}: {told}\n")
     return 0

@@ -3,18 +3,30 @@
 import argparse
 import asyncio
 import logging
+import resource
+import signal
 import socket
+import ssl
 import sys
+from contextlib import suppress
+from math import ceil
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 import uvicorn
+from starlette.types import ASGIApp
 
-from gateway.api.protocol import Protocol
+from gateway.api.fleet import BadSettings
+from gateway.api.guard import ConnectionLimits, guarded
 from gateway.app import Gateway
 from gateway.config import ConfigError, Settings, load_settings
 
 DEFAULT_FILE = Path("backends.yaml")
+RESERVED_FILES = 128
+ADMIN_CONNECTIONS = 256
+
+log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,49 +59,88 @@ def run(arguments: argparse.Namespace) -> int:
     }
     if arguments.policy is not None:
         overrides["policy"] = {"name": arguments.policy}
-    try:
+
+    def load() -> Settings:
         settings = load_settings(path, overrides)
+        if not settings.backends:
+            raise ConfigError(["no backends: name some in backends.yaml (see --config)"])
+        return settings
+
+    try:
+        settings = load()
+        logging.basicConfig(
+            level=settings.log_level.upper(),
+            format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        )
+        gateway = Gateway(settings, load=load, config_path=path)
+        server = Server(gateway, settings, max_connections=_connections(settings))
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    if not settings.backends:
-        sys.stderr.write("no backends: name some in backends.yaml (see --config)\n")
-        return 1
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
-    gateway = Gateway(settings)
-    Server(gateway, settings).run()
+    server.run()
     return 0
+
+
+def _connections(settings: Settings) -> int:
+    """Return how many clients may be connected: as configured, or what file handles allow.
+
+    Each may need a handle for itself and one for its engine; some are for everything else.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    wished = settings.limits.max_connections
+    if soft == resource.RLIM_INFINITY:
+        return wished
+    possible = max((soft - RESERVED_FILES) // 2, 1)
+    if possible < wished:
+        log.warning("%d file handles are enough for %d connections", soft, possible)
+    return min(possible, wished)
 
 
 class Server(uvicorn.Server):
     """uvicorn, telling the gateway of a signal before it acts on it."""
 
-    def __init__(self, gateway: Gateway, settings: Settings) -> None:
+    def __init__(self, gateway: Gateway, settings: Settings, *, max_connections: int) -> None:
         super().__init__(
-            uvicorn.Config(
-                gateway.app,
-                host=settings.host,
-                port=settings.port,
-                loop="uvloop",
-                http=Protocol,
-                ws="none",
-                lifespan="on",
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                log_level=settings.log_level,
-                timeout_graceful_shutdown=int(settings.drain_timeout_s),
+            _config(
+                gateway.app, settings, settings.host, settings.port, max_connections, lifespan="on"
             )
         )
         self._gateway = gateway
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._admin: uvicorn.Server | None = None
+        admin = settings.admin
+        if admin.port is not None:
+            config = _config(gateway.admin_app, settings, admin.host, admin.port, ADMIN_CONNECTIONS)
+            self._admin = uvicorn.Server(config)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
         self._loop = asyncio.get_running_loop()
+        self._loop.add_signal_handler(signal.SIGHUP, self._reload)
         await super().startup(sockets)
+        if self._admin is not None and self.started:
+            self._admin.config.load()
+            self._admin.lifespan = self._admin.config.lifespan_class(self._admin.config)
+            await self._admin.startup()
+            await self._admin.on_tick(0)  # the headers of every answer are made there
+            self.should_exit |= self._admin.should_exit
+
+    async def on_tick(self, counter: int) -> bool:
+        """Do what is due now and then."""
+        if self._admin is not None and self._admin.started:
+            await self._admin.on_tick(counter)
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let what runs end, as far as there is time."""
+        await super().shutdown(sockets)
+        if self._admin is not None and self._admin.started:
+            await self._admin.shutdown()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Stop gracefully; a second signal stops at once."""
@@ -99,3 +150,54 @@ class Server(uvicorn.Server):
         # uvicorn's own would raise the signal again in the end: a clean stop is no death.
         self.force_exit = self.should_exit
         self.should_exit = True
+
+    def _reload(self) -> None:
+        task = asyncio.ensure_future(self._reload_quietly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reload_quietly(self) -> None:
+        with suppress(BadSettings):  # it is in the log
+            await self._gateway.reload()
+
+
+def _config(
+    app: ASGIApp,
+    settings: Settings,
+    host: str,
+    port: int,
+    max_connections: int,
+    lifespan: Literal["on", "off"] = "off",
+) -> uvicorn.Config:
+    limits = settings.limits
+    tls = settings.tls
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        loop="uvloop",
+        http=guarded(
+            ConnectionLimits(
+                max_connections=max_connections,
+                max_header_bytes=limits.max_header_bytes,
+                header_timeout_s=limits.header_timeout_s,
+            )
+        ),
+        ws="none",
+        lifespan=lifespan,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        log_level=settings.log_level,
+        timeout_keep_alive=ceil(limits.keep_alive_s),
+        timeout_graceful_shutdown=int(settings.drain_timeout_s),
+        ssl_certfile=tls.cert_file if tls else None,
+        ssl_keyfile=tls.key_file if tls else None,
+        ssl_ca_certs=str(tls.client_ca_file) if tls and tls.client_ca_file else None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca_file else ssl.CERT_NONE,
+    )
+    try:
+        config.load()
+    except OSError as error:
+        raise ConfigError([f"tls: {error}"]) from None
+    return config
