@@ -2,14 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnionParam
-
-from tests.e2e.processes import a_fleet
+from pydantic import BaseModel
 
 TOOLS: list[ChatCompletionToolUnionParam] = [
     {
@@ -23,14 +21,6 @@ TOOLS: list[ChatCompletionToolUnionParam] = [
 QUESTION: list[ChatCompletionMessageParam] = [
     {"role": "user", "content": "What is the weather in Turin?"}
 ]
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder: Path = tmp_path_factory.mktemp("fleet")
-    settings = "models: {gpt-x: {target: m1}}"
-    with a_fleet(folder, "A100-80G", "L40S", settings=settings) as url:
-        yield url
 
 
 @pytest.fixture
@@ -106,6 +96,70 @@ def test_tools_are_passed_through_and_calls_come_back(client: OpenAI) -> None:
     assert calls
     assert calls[0].type == "function"
     assert calls[0].function.name == "get_weather"
+
+
+class Said(BaseModel):
+    """What a structured answer is parsed into."""
+
+    text: str
+
+
+def test_a_structured_answer_is_parsed(client: OpenAI) -> None:
+    answer = client.chat.completions.parse(model="m1", messages=QUESTION, response_format=Said)
+
+    assert answer.choices[0].message.parsed is not None
+    assert answer.choices[0].message.parsed.text
+
+
+def test_a_tool_call_is_streamed(client: OpenAI) -> None:
+    with client.chat.completions.stream(
+        model="m1", messages=QUESTION, tools=TOOLS, tool_choice="required"
+    ) as stream:
+        for _ in stream:
+            pass
+        calls = stream.get_final_completion().choices[0].message.tool_calls
+
+    assert calls
+    assert calls[0].function.name == "get_weather"
+
+
+def test_embeddings(client: OpenAI) -> None:
+    answer = client.embeddings.create(model="gpt-x", input=["one", "two"])
+
+    assert answer.model == "gpt-x"
+    assert [len(entry.embedding) for entry in answer.data] == [64, 64]
+    assert answer.usage.prompt_tokens > 0
+
+
+def test_a_response_and_what_is_kept_of_it(client: OpenAI) -> None:
+    answer = client.responses.create(model="m1", input="Say hello.", max_output_tokens=8)
+
+    assert answer.output_text
+    assert answer.usage is not None
+    assert answer.usage.output_tokens > 0
+    assert client.responses.retrieve(answer.id).output_text == answer.output_text
+    with pytest.raises(openai.BadRequestError, match="synchronous"):
+        client.responses.cancel(answer.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve("resp_unknown")
+
+
+def test_a_streamed_response(client: OpenAI) -> None:
+    with client.responses.stream(model="gpt-x", input="Say hello.", instructions="Be kind.") as it:
+        kinds = [event.type for event in it]
+        final = it.get_final_response()
+
+    assert kinds[0] == "response.created"
+    assert kinds[-1] in ("response.completed", "response.incomplete")
+    assert final.model == "gpt-x"
+    assert client.responses.retrieve(final.id).output_text == final.output_text
+
+
+def test_a_structured_response(client: OpenAI) -> None:
+    answer = client.responses.parse(model="m1", input="Say hello.", text_format=Said)
+
+    assert answer.output_parsed is not None
+    assert answer.output_parsed.text
 
 
 def test_our_headers_travel_with_any_client(client: OpenAI) -> None:
