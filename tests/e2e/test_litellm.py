@@ -1,4 +1,4 @@
-"""litellm as a client works unchanged. It is large: `pip install .[clients]`, or these are skipped."""
+"""litellm works unchanged as a client. It is large: `pip install .[clients]`, or all is skipped."""
 
 import os
 

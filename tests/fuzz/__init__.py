@@ -1,0 +1,1 @@
+"""What nobody thought of: made by machines, bounded in time."""
