@@ -39,9 +39,11 @@ from gateway.predictor.predictor import LengthPredictor, PredictorSettings
 from gateway.reload import RELOADED, Reloader, rules_of
 from gateway.runtime.clock import Clock, MonotonicClock
 from gateway.runtime.driver import Driver, Observer
+from gateway.sim.recorder import Recorder
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.decisions import DecisionLog, Recent
 from gateway.telemetry.prometheus import BackendGauges, Gauges, render
+from gateway.tuning import live_tuner
 
 _T = TypeVar("_T")
 
@@ -80,6 +82,7 @@ class Gateway:
             shares=FairShares(rules.weights),
             health=rules.health,
             retries=rules.retries,
+            learns_profiles=settings.learn_profiles,
         )
         self.counters = Counters(
             knows_model=lambda model: bool(self.scheduler.fleet.serving(model)),
@@ -87,11 +90,23 @@ class Gateway:
         )
         self._recent = Recent()
         self._ended = EndedWorkflows()
+        self._wish: dict[str, object] = {}
+        """What of the configured policy was changed since, by an operator or the tuner."""
+        recorder = Recorder()
+        self._tuner = live_tuner(
+            settings.tuner,
+            self.scheduler,
+            recorder,
+            self._clock,
+            lambda: self._policy_entry(self._wish),
+            lambda wish: self.driver.feed(PolicyChanged(self._changed_policy(wish))),
+        )
         self._log: DecisionLog | None = None
         observers: list[Observer] = [
             self.counters.observe,
             self._recent.observe,
             self._ended.observe,
+            recorder.observe,
         ]
         if settings.decision_log is not None:
             self._log = DecisionLog(settings.decision_log, self._clock.now())
@@ -109,8 +124,10 @@ class Gateway:
         self._memory: Memory | None = None
         if settings.state_dir is not None:
             self._memory = Memory(settings.state_dir, self.scheduler, settings.policy)
-        self._reloader = Reloader(load, self._apply) if load is not None else None
         self._config_path = config_path
+        self._reloader: Reloader | None = None
+        if load is not None:
+            self._reloader = Reloader(load, self._apply, self._files)
         self._is_stopping = False
         self.app, self.admin_app = self._build_apps()
 
@@ -178,6 +195,7 @@ class Gateway:
         _refill(self._specs, settings.workflow_specs)
         self.driver.feed(rules_of(settings, keys))
         if settings.policy != self._settings.policy:
+            self._wish = {}
             self.driver.feed(PolicyChanged(settings.policy.to_core()))
             if self._memory is not None:
                 self._memory.policy_configured(settings.policy)
@@ -262,6 +280,7 @@ class Gateway:
                 admin_key=key.get_secret_value() if key else None,
                 open_without_key=settings.is_admin_loopback,
                 fleet=self,
+                tuner=self._tuner,
             )
         )
         endpoints = {**ENDPOINTS, **passed_through(settings.passthrough)}
@@ -297,8 +316,10 @@ class Gateway:
     def _chores(self) -> Iterator[Coroutine[None, None, None]]:
         if self._memory is not None:
             yield self._memory.keep()
+        if self._settings.tuner.enabled:
+            yield self._tuner.run()
         if self._reloader is not None and self._settings.watch_s:
-            yield self._reloader.watch(self._files, self._settings.watch_s)
+            yield self._reloader.watch(self._settings.watch_s)
 
     def _files(self) -> list[Path]:
         return [path for path in (self._config_path, self._settings.keys_file) if path is not None]
@@ -310,10 +331,15 @@ class Gateway:
         return policy
 
     def _policy_of(self, wish: Mapping[str, object]) -> Policy:
-        """Return the configured policy with some of its settings changed."""
+        """Return the policy to decide by from now on: the configured one with changes."""
+        policy = self._policy_entry(wish).to_core()
+        self._wish = dict(wish)
+        return policy
+
+    def _policy_entry(self, wish: Mapping[str, object]) -> PolicyEntry:
         configured = self._settings.policy.model_dump()
         try:
-            return PolicyEntry.model_validate({**configured, **wish}).to_core()
+            return PolicyEntry.model_validate({**configured, **wish})
         except ValidationError as error:
             raise ValueError(_first(error)) from None
 

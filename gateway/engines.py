@@ -43,6 +43,8 @@ class Engines:
         self._health = health
         self._probes: dict[BackendId, Probe] = {}
         self._probing: dict[BackendId, asyncio.Task[None]] = {}
+        self._believed: dict[BackendId, Vitals | None] = {}
+        """What the scheduler has been told of each, by this probe or the one before it."""
         self._drained: set[BackendId] = set()
         self._retired: set[HttpClient] = set()
         """Nothing new goes to these, but calls may still be under way."""
@@ -111,7 +113,7 @@ class Engines:
         """Add a backend, or let one that is here be another; OSError if its TLS files are none."""
         name = BackendId(entry.name)
         before = self.entries.get(name)
-        was = self._probes.get(name)
+        vitals = self._believed.get(name)
         probe = self._probe(name, entry)
         client = self._client(entry, probe)
         self.entries[name] = entry
@@ -120,18 +122,20 @@ class Engines:
         self._retire(self.clients.get(name))
         self.clients[name] = client
         self._start_probing(name)
-        if before is not None and was is not None:
+        if before is not None and name in self._loads:
             if (before.url, before.kind) != (entry.url, entry.kind):
                 # Another engine: nothing that is known of the old one's cache is true of it.
                 self._changed(name, None)
-            # What holds until the new probe has looked.
-            self._changed(name, was.vitals)
+            # What holds until the new probe has looked; one bad look does not end it.
+            probe.vitals = vitals
+            self._changed(name, vitals)
 
     def remove(self, name: BackendId) -> None:
         """Take a backend out; its running calls are finished."""
         del self.entries[name]
         del self._probes[name]
         self._listed.pop(name, None)
+        self._believed.pop(name, None)
         self._drained.discard(name)
         self._offers.clear()
         self._stop_probing(name)
@@ -229,6 +233,7 @@ class Engines:
 
     def _changed(self, name: BackendId, vitals: Vitals | None) -> None:
         entry = self.entries[name]
+        self._believed[name] = vitals
         if vitals is not None:
             self._listed[name] = vitals.paths
         self._offers.clear()

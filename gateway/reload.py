@@ -54,9 +54,14 @@ def rules_of(settings: Settings, keys: Sequence[KeyEntry]) -> Reconfigured:
 class Reloader:
     """One reload at a time; they follow each other."""
 
-    def __init__(self, load: Callable[[], Settings], apply: Apply) -> None:
+    def __init__(
+        self, load: Callable[[], Settings], apply: Apply, paths: Callable[[], Sequence[Path]]
+    ) -> None:
+        """`paths` are the files that `load`, and who reads the keys, have just read."""
         self._load = load
         self._apply = apply
+        self._paths = paths
+        self._seen = _stamps(paths())
         self._turn = asyncio.Lock()
         self.refused = 0
         """Reloads that changed nothing because something was wrong."""
@@ -76,14 +81,13 @@ class Reloader:
             log.warning("changed, but only from the next start on: %s", ", ".join(needs_restart))
         return needs_restart
 
-    async def watch(self, paths: Callable[[], Sequence[Path]], every_s: float) -> None:
+    async def watch(self, every_s: float) -> None:
         """Reload whenever one of the files is another, until cancelled."""
-        seen = await asyncio.to_thread(_stamps, paths())
         while True:
             await asyncio.sleep(every_s)
-            now = await asyncio.to_thread(_stamps, paths())
-            if now != seen:
-                seen = now
+            now = await asyncio.to_thread(_stamps, self._paths())
+            if now != self._seen:
+                self._seen = now
                 try:
                     await self.reload()
                 except ConfigError:
