@@ -305,6 +305,16 @@ Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+class TunerEntry(_Strict):
+    """Whether, and how, the policy's settings are tried anew on recent traffic."""
+
+    enabled: bool = True
+    interval_s: Positive = 600.0
+    window_s: Positive = 3600.0
+    """How far back the traffic it looks at may reach."""
+    objective: Literal["p95", "attainment", "mean_ttlt"] = "p95"
+
+
 class HealthEntry(_Strict):
     """How often backends are looked at, and when one that fails its calls gets no more."""
 
@@ -379,6 +389,9 @@ class Settings(BaseSettings):
     backends: tuple[BackendEntry, ...] = ()
     models: dict[Name, AliasEntry] = Field(default_factory=dict)
     policy: PolicyEntry = PolicyEntry()
+    learn_profiles: bool = True
+    """Correct each backend's profile by what its calls take."""
+    tuner: TunerEntry = TunerEntry()
     slo: SloEntry = SloEntry()
     workflows: dict[Name, WorkflowEntry] = Field(default_factory=dict)
     queue: QueueEntry = QueueEntry()

@@ -10,12 +10,14 @@ from gateway.api import snapshots
 from gateway.api.errors import ApiError, bad_request
 from gateway.api.fleet import FleetControl, fleet_router, reload_router
 from gateway.api.responses import Json
+from gateway.api.tuner import tuner_router
 from gateway.core.events import PolicyChanged
 from gateway.core.policies.base import Policy
 from gateway.core.scheduler import Scheduler
 from gateway.runtime.clock import Clock
 from gateway.runtime.driver import Driver
 from gateway.telemetry.decisions import Recent
+from gateway.tuner.tuner import Tuner
 
 PolicyMaker = Callable[[dict[str, object]], Policy]
 """Builds a policy from the configured one with some settings changed; ValueError says what is
@@ -49,6 +51,7 @@ def admin_router(
     admin_key: str | None,
     open_without_key: bool,
     fleet: FleetControl,
+    tuner: Tuner,
 ) -> APIRouter:
     """Build the routes."""
 
@@ -92,6 +95,7 @@ def admin_router(
 
     router.include_router(fleet_router(fleet, show))
     router.include_router(reload_router(fleet))
+    router.include_router(tuner_router(tuner))
     return router
 
 

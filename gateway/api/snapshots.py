@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from gateway.backends.engine_metrics import EngineMetrics
 from gateway.core.call import Call
+from gateway.core.corrections import Correction
 from gateway.core.load import BackendLoad
 from gateway.core.policies.base import Policy
 from gateway.core.scheduler import Scheduler
@@ -60,10 +61,23 @@ def backend(load: BackendLoad, metrics: EngineMetrics | None) -> dict[str, objec
         "backlog_ms": ms(load.backlog_s),
         "kv_reserved_tokens": load.reserved_tokens,
         "kv_tokens": profile.kv_tokens,
+        "learned": {
+            "prefill": _correction(load.calibration.prefill),
+            "decode": _correction(load.calibration.decode),
+        },
         "max_in_flight": load.backend.max_in_flight,
         "engine_running": said.running,
         "engine_waiting": said.waiting,
         "engine_kv_share": said.kv_share,
+    }
+
+
+def _correction(correction: Correction) -> dict[str, object]:
+    """Return by how much a part of the profile is off: 2 means twice as slow as configured."""
+    return {
+        "factor": round(correction.applied, 3),
+        "learned": round(correction.learned, 3),
+        "samples": correction.samples,
     }
 
 
