@@ -242,7 +242,8 @@ def section_singles(bench: Bench) -> None:
     bench.say()
     bench.say(
         "Load 1.0 is the throughput under the KV budget alone. Forecasts are synthetic: "
-        "calibrated, with the rank correlation that the predictor reaches on unseen prompts (0.55); SRPT has "
+        "calibrated, with the rank correlation that the predictor reaches on unseen prompts "
+        "(0.55); SRPT has "
         "the same forecast's mean."
     )
     bench.say()

@@ -29,6 +29,7 @@ class TimedAnswer:
     whole = b"{}"
     ended = is_complete = True
     finish_reason = "stop"
+    made_id = None
 
     def __init__(self, usage: Usage) -> None:
         self.usage = usage

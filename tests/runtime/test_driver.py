@@ -60,6 +60,7 @@ class ScriptedAnswer:
     headers = ()
     whole = None
     finish_reason = "stop"
+    made_id = None
 
     def __init__(self, script: Script, listener: Listener) -> None:
         self._script = script
