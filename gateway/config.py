@@ -358,7 +358,7 @@ class LimitsEntry(_Strict):
     max_header_bytes: Count = 64 * 1024
     """Of a request's line and headers together."""
     max_json_depth: Annotated[int, Field(gt=0, le=1000)] = 128
-    max_connections: Count = 10_000
+    max_connections: Count = 8192
     header_timeout_s: Positive = 20.0
     """From a request's first byte, or a connection's start, to the end of its headers."""
     body_timeout_s: Positive = 30.0

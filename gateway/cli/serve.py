@@ -124,7 +124,6 @@ class Server(uvicorn.Server):
         self._loop.add_signal_handler(signal.SIGHUP, self._reload)
         await super().startup(sockets)
         if self._admin is not None and self.started:
-            self._admin.config.load()
             self._admin.lifespan = self._admin.config.lifespan_class(self._admin.config)
             await self._admin.startup()
             await self._admin.on_tick(0)  # the headers of every answer are made there

@@ -1,0 +1,295 @@
+"""`hexsage serve` as a process: TLS, a port for admin, reloads by signal, memory over a kill -9."""
+
+import http.client
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from shutil import which
+
+import pytest
+
+from tests.e2e.processes import free_port
+
+WITHIN_S = 20.0
+CALL = json.dumps({"model": "m1", "messages": [{"role": "user", "content": "hi"}]}).encode()
+
+
+class Engine(BaseHTTPRequestHandler):
+    """An engine that answers everything."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """Pass every probe."""
+        models = b'{"data":[{"id":"m1"}]}' if self.path == "/v1/models" else b""
+        self._say(models)
+
+    def do_POST(self) -> None:
+        """Answer every call."""
+        self.rfile.read(int(self.headers["content-length"]))
+        choice = {"index": 0, "message": {"role": "assistant", "content": "x"}}
+        usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+        self._say(json.dumps({"choices": [choice], "usage": usage}).encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Be silent."""
+
+    def _say(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def an_engine(tls: ssl.SSLContext | None = None) -> Iterator[int]:
+    """Run an engine; give out its port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
+    server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def a_gateway(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `hexsage serve`; at the end it must stop by itself and in order."""
+    environment = {name: v for name, v in os.environ.items() if not name.startswith("HEXSAGE_")}
+    with (
+        (path.parent / "log").open("ab") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "gateway", "serve", "--config", str(path)],
+            stdout=log,
+            stderr=log,
+            env=environment,
+        ) as process,
+    ):
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=WITHIN_S) == 0
+
+
+def ask(
+    port: int,
+    path: str,
+    body: bytes | None = None,
+    tls: ssl.SSLContext | None = None,
+    method: str | None = None,
+) -> tuple[int, bytes]:
+    """Send one request."""
+    connection = (
+        http.client.HTTPSConnection("localhost", port, timeout=10, context=tls)
+        if tls
+        else http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    )
+    try:
+        headers = {"content-type": "application/json"} if body else {}
+        connection.request(method or ("POST" if body else "GET"), path, body, headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def until(claim: Callable[[], bool], log: Path) -> None:
+    """Wait until something is so; nothing would tell of it."""
+    began_at = time.perf_counter()
+    while time.perf_counter() - began_at < WITHIN_S:
+        try:
+            if claim():
+                return
+        except OSError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError(log.read_text())
+
+
+def is_ready(port: int, tls: ssl.SSLContext | None = None) -> Callable[[], bool]:
+    """Say whether a gateway serves."""
+    return lambda: ask(port, "/readyz", tls=tls)[0] == 200
+
+
+def test_admin_may_have_a_port_of_its_own_and_signals_reload(tmp_path: Path) -> None:
+    path, port, admin = tmp_path / "b.yaml", free_port(), free_port()
+    log = tmp_path / "log"
+    with an_engine() as engine:
+        text = (
+            f"backends: [{{name: a, url: 'http://127.0.0.1:{engine}'}}]\n"
+            f"port: {port}\nadmin: {{port: {admin}}}\nwatch_s: 0\n"
+        )
+        path.write_text(text)
+        with a_gateway(path) as process:
+            until(is_ready(port), log)
+
+            assert ask(port, "/v1/chat/completions", CALL)[0] == 200
+            for inside in ("/admin/state", "/metrics"):
+                assert ask(port, inside)[0] == 404
+                assert ask(admin, inside)[0] == 200
+            assert ask(admin, "/v1/models")[0] == 404
+            assert is_ready(admin)()
+
+            path.write_text(text + "models: {alias: {target: m1}}\n")
+            process.send_signal(signal.SIGHUP)
+            until(lambda: b'"alias"' in ask(port, "/v1/models")[1], log)
+
+            path.write_text("backends: [")
+            process.send_signal(signal.SIGHUP)
+            until(lambda: "is not YAML" in log.read_text(), log)
+            assert ask(port, "/v1/chat/completions", CALL)[0] == 200
+
+
+def test_what_was_learned_survives_a_kill(tmp_path: Path) -> None:
+    path, port, log = tmp_path / "b.yaml", free_port(), tmp_path / "log"
+    state = tmp_path / "state"
+    with an_engine() as engine:
+        path.write_text(
+            f"backends: [{{name: a, url: 'http://127.0.0.1:{engine}'}}]\n"
+            f"port: {port}\nstate_dir: {state}\npolicy: {{name: hexgen}}\n"
+        )
+
+        def alpha() -> object:
+            return json.loads(ask(port, "/admin/policy")[1])["alpha"]
+
+        with a_gateway(path):
+            until(is_ready(port), log)
+            assert ask(port, "/admin/policy", b'{"alpha": 0.25}', method="PUT")[0] == 200
+            assert alpha() == 0.25
+        assert (state / "scheduler.json").exists()
+
+        with a_gateway(path) as process:
+            until(is_ready(port), log)
+            assert alpha() == 0.25
+            process.kill()
+            process.wait()
+
+        (state / "scheduler.json").write_bytes(b'{"version": 1, "cr')
+        with a_gateway(path):
+            until(is_ready(port), log)
+            assert alpha() == 0.5
+            assert "scheduler.json.corrupt" in log.read_text()
+
+
+# TLS
+
+needs_openssl = pytest.mark.skipif(which("openssl") is None, reason="makes certificates")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority, and what it has signed for a server and for a client."""
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    ca = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=keyCertSign")
+    openssl("req", "-x509", *curve, *ca, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca")
+    for name in ("server", "client"):
+        openssl(
+            "req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"
+        )
+        openssl(
+            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"),
+            *("-CAcreateserial", "-out", f"{name}.pem", "-extfile", "names"),
+        )
+    return folder
+
+
+def a_client(folder: Path, name: str | None = None) -> ssl.SSLContext:
+    """A client that trusts the authority and may have a certificate."""
+    context = ssl.create_default_context(cafile=folder / "ca.pem")
+    if name is not None:
+        context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
+    return context
+
+
+@needs_openssl
+def test_it_listens_with_tls_and_may_want_certificates(tmp_path: Path, certificates: Path) -> None:
+    path, port, log = tmp_path / "b.yaml", free_port(), tmp_path / "log"
+    with an_engine() as engine:
+        path.write_text(
+            f"backends: [{{name: a, url: 'http://127.0.0.1:{engine}'}}]\nport: {port}\n"
+            f"tls: {{cert_file: {certificates}/server.pem, key_file: {certificates}/server.key,"
+            f" client_ca_file: {certificates}/ca.pem}}\n"
+        )
+        with a_gateway(path):
+            known = a_client(certificates, "client")
+            until(is_ready(port, known), log)
+
+            assert ask(port, "/v1/chat/completions", CALL, known)[0] == 200
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                ask(port, "/readyz", tls=a_client(certificates))
+            with pytest.raises((http.client.HTTPException, ConnectionError)):
+                ask(port, "/readyz")
+
+
+@needs_openssl
+def test_it_speaks_tls_to_backends_and_checks_who_they_are(
+    tmp_path: Path, certificates: Path
+) -> None:
+    path, port, log = tmp_path / "b.yaml", free_port(), tmp_path / "log"
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    tls.load_verify_locations(certificates / "ca.pem")
+    tls.verify_mode = ssl.CERT_REQUIRED
+    with an_engine(tls) as engine:
+        url = f"https://localhost:{engine}"
+        shown = f"cert_file: {certificates}/client.pem, key_file: {certificates}/client.key"
+        path.write_text(
+            f"port: {port}\nbackends:\n"
+            f"- {{name: good, url: '{url}', tls: {{ca_file: {certificates}/ca.pem, {shown}}}}}\n"
+            f"- {{name: distrusting, url: '{url}', tls: {{{shown}}}}}\n"
+            f"- {{name: unknown, url: '{url}', tls: {{ca_file: {certificates}/ca.pem}}}}\n"
+        )
+        with a_gateway(path):
+            until(is_ready(port), log)
+
+            assert ask(port, "/v1/chat/completions", CALL)[0] == 200
+            told = json.loads(ask(port, "/admin/backends")[1])["backends"]
+            states = {backend["name"]: backend["state"] for backend in told}
+            assert states == {"good": "up", "distrusting": "down", "unknown": "down"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "tls: {cert_file: /nope.pem, key_file: /nope.key}",
+        "keys_file: /nope.yaml",
+    ],
+)
+def test_files_that_are_not_there_keep_it_from_starting(
+    tmp_path: Path, more: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "b.yaml"
+    path.write_text(f"backends: [{{name: a, url: 'http://127.0.0.1:1'}}]\n{more}\n")
+
+    code = subprocess.call([sys.executable, "-m", "gateway", "serve", "--config", str(path)])
+
+    assert code == 1
+    told = capfd.readouterr().err
+    assert "nope" in told or "No such file" in told
+    assert "Traceback" not in told
