@@ -15,7 +15,6 @@ from gateway.api import snapshots
 from gateway.api.admin import admin_router
 from gateway.api.door import Door
 from gateway.api.endpoints import ENDPOINTS, passed_through
-from gateway.api.fleet import BadSettings
 from gateway.api.front import Front
 from gateway.api.models import models_router
 from gateway.api.observe import health_router, metrics_router
@@ -24,17 +23,18 @@ from gateway.api.openapi import describe
 from gateway.api.responses import install_error_handlers
 from gateway.api.tenants import EverybodyAnonymous, KeyHolders, TenantResolver
 from gateway.api.workflows import EndedWorkflows, workflows_router
-from gateway.config import BackendEntry, ConfigError, PolicyEntry, Settings
+from gateway.config import ConfigError, PolicyEntry, Settings
 from gateway.core.admission import UNBOUNDED
-from gateway.core.events import BackendTrusted, PolicyChanged, ShutdownBegan
+from gateway.core.events import PolicyChanged, ShutdownBegan
 from gateway.core.policies.base import Policy
 from gateway.core.queues import FairShares
 from gateway.core.scheduler import Scheduler
-from gateway.core.types import BackendId, BackendState
+from gateway.core.types import BackendState
 from gateway.core.workflow import Workflows
 from gateway.engines import Engines
 from gateway.keys_file import KeyEntry, read_keys
 from gateway.memory import JOURNAL, Memory
+from gateway.operations import Operations, first_mistake
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
 from gateway.reload import RELOADED, Reloader, rules_of
 from gateway.runtime.clock import Clock, MonotonicClock
@@ -116,6 +116,7 @@ class Gateway:
             lambda event: self.driver.feed(event),
             timeouts=settings.timeouts,
             health=settings.health,
+            limits=settings.limits,
         )
         self.driver = Driver(self.scheduler, self.engines.clients, self._clock, observers)
         self._set_engines(settings)
@@ -128,6 +129,7 @@ class Gateway:
         self._reloader: Reloader | None = None
         if load is not None:
             self._reloader = Reloader(load, self._apply, self._files)
+        self.operations = Operations(self.engines, self.driver.feed, self._reloader)
         self._is_stopping = False
         self.app, self.admin_app = self._build_apps()
 
@@ -144,47 +146,6 @@ class Gateway:
         if not any(load.state is BackendState.UP for load in loads):
             return "no backend is up"
         return None
-
-    # Operators
-
-    def names(self) -> frozenset[str]:
-        """Every backend."""
-        return frozenset(self.engines.entries)
-
-    def add(self, wish: dict[str, object]) -> None:
-        """Add a backend; BadSettings if the entry is none."""
-        try:
-            entry = BackendEntry.model_validate(wish)
-            known = {other.api_key_env for other in self.engines.entries.values()}
-            if entry.api_key_env is not None and entry.api_key_env not in known:
-                # Whoever may add backends must not be able to have any variable sent to them.
-                raise BadSettings("api_key_env: no configured backend uses this variable")
-            self.engines.put(entry)
-        except ValidationError as error:
-            raise BadSettings(_first(error)) from None
-        except OSError as error:
-            raise BadSettings(f"tls: {error}") from None
-
-    def remove(self, name: str) -> None:
-        """Take a backend out; its running calls are finished."""
-        self.engines.remove(BackendId(name))
-
-    def drain(self, name: str, *, drains: bool) -> None:
-        """Give a backend nothing new, or let it have calls again."""
-        self.engines.drain(BackendId(name), drains=drains)
-
-    def trust(self, name: str) -> None:
-        """Forget what calls have told against a backend."""
-        self.driver.feed(BackendTrusted(BackendId(name)))
-
-    async def reload(self) -> Sequence[str]:
-        """Read the configuration anew; return the settings that need a restart, or BadSettings."""
-        if self._reloader is None:
-            raise BadSettings("this gateway was started without a file")
-        try:
-            return await self._reloader.reload()
-        except ConfigError as error:
-            raise BadSettings(str(error)) from None
 
     def _apply(self, settings: Settings, keys: Sequence[KeyEntry]) -> list[str]:
         """Put other settings in force. No `await`: a call sees the old ones or the new ones."""
@@ -243,6 +204,8 @@ class Gateway:
             models=self.engines.models_of,
             max_body_bytes=settings.limits.max_body_bytes,
             max_upload_bytes=settings.limits.max_upload_bytes,
+            max_json_depth=settings.limits.max_json_depth,
+            body_timeout_s=settings.limits.body_timeout_s,
             patience_s=settings.limits.slow_reader_s,
         )
         rest = FastAPI(
@@ -279,7 +242,7 @@ class Gateway:
                 make_policy=self._changed_policy,
                 admin_key=key.get_secret_value() if key else None,
                 open_without_key=settings.is_admin_loopback,
-                fleet=self,
+                fleet=self.operations,
                 tuner=self._tuner,
             )
         )
@@ -341,13 +304,7 @@ class Gateway:
         try:
             return PolicyEntry.model_validate({**configured, **wish})
         except ValidationError as error:
-            raise ValueError(_first(error)) from None
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg'].removeprefix('Value error, ')}"
+            raise ValueError(first_mistake(error)) from None
 
 
 def _refill(old: dict[str, _T], new: Mapping[str, _T]) -> None:

@@ -362,6 +362,7 @@ class LimitsEntry(_Strict):
     header_timeout_s: Positive = 20.0
     """From a request's first byte, or a connection's start, to the end of its headers."""
     body_timeout_s: Positive = 30.0
+    """For a JSON body in all; for what is uploaded, and everything else, between its pieces."""
     slow_reader_s: Positive = 60.0
     """A client that takes nothing of its answer for so long has left."""
     keep_alive_s: Positive = 75.0

@@ -8,12 +8,13 @@ import asyncio
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from gateway.backends.base import Bounds
 from gateway.backends.dialects import dialect_of
 from gateway.backends.engine_metrics import EngineMetrics
 from gateway.backends.health import Probe, Vitals
 from gateway.backends.http_client import HttpClient, Timeouts
 from gateway.backends.offers import nameless, offers
-from gateway.config import BackendEntry, ClientTlsEntry, HealthEntry, TimeoutsEntry
+from gateway.config import BackendEntry, ClientTlsEntry, HealthEntry, LimitsEntry, TimeoutsEntry
 from gateway.core.events import BackendChanged, BackendRemoved, Event
 from gateway.core.load import BackendLoad
 from gateway.core.types import BackendId, BackendState
@@ -34,6 +35,7 @@ class Engines:
         *,
         timeouts: TimeoutsEntry,
         health: HealthEntry,
+        limits: LimitsEntry,
     ) -> None:
         self.clients: dict[BackendId, HttpClient] = {}
         self.entries: dict[BackendId, BackendEntry] = {}
@@ -41,6 +43,11 @@ class Engines:
         self._feed = feed
         self._timeouts = timeouts
         self._health = health
+        self._bounds = Bounds(
+            answer_bytes=limits.max_answer_bytes,
+            error_bytes=limits.max_error_bytes,
+            event_bytes=limits.max_event_bytes,
+        )
         self._probes: dict[BackendId, Probe] = {}
         self._probing: dict[BackendId, asyncio.Task[None]] = {}
         self._believed: dict[BackendId, Vitals | None] = {}
@@ -223,6 +230,7 @@ class Engines:
             Timeouts(**self._timeouts.model_dump()),
             api_key=entry.api_key,
             on_unreachable=probe.suspect,
+            bounds=self._bounds,
             tls=_tls(entry.tls),
         )
 

@@ -47,9 +47,11 @@ TESTED_ELSEWHERE = {
     "gateway/telemetry/prometheus.py": "tests/telemetry/test_counters.py",
     # Composition and command lines: whole programs.
     "gateway/app.py": "tests/api/test_calls.py",
+    "gateway/engines.py": "tests/api/test_fleet.py",
+    "gateway/operations.py": "tests/api/test_fleet.py",
+    "gateway/reload.py": "tests/api/test_fleet.py",
     "gateway/__main__.py": "tests/test_main.py",
     "gateway/cli/check.py": "tests/test_main.py",
-    "gateway/cli/serve.py": "tests/test_main.py",
     "gateway/emulator/__main__.py": "tests/emulator/test_command.py",
     "loadgen/__main__.py": "tests/loadgen/test_main.py",
 }

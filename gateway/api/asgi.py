@@ -41,7 +41,9 @@ class BodyGone(Exception):
     """The client left before it had sent its request."""
 
 
-async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
+async def read_body(
+    scope: Scope, receive: Receive, limit_bytes: int, within_s: float = BODY_S
+) -> bytes:
     """Return the request's body; ApiError if it is too large or too slow."""
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit_bytes:
@@ -55,7 +57,7 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
             raise too_large(limit_bytes)
         return body
     try:
-        async with asyncio.timeout(BODY_S):
+        async with asyncio.timeout(within_s):
             return await _read_rest(body, receive, limit_bytes)
     except TimeoutError:
         raise stalled() from None

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import orjson
 
 from gateway.api.endpoints import Endpoint
@@ -32,6 +33,24 @@ class Asked:
     hide_usage: bool = False
     max_tokens: int | None = None
     priority: int = 0
+
+
+def check_depth(raw: bytes, limit: int) -> None:
+    """Raise ApiError for JSON that is nested deeper than the limit.
+
+    Fast for any body: nothing here takes a step of Python for each byte or bracket.
+    """
+    if raw.count(b"[") + raw.count(b"{") <= limit:
+        return
+    unescaped = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    codes = np.frombuffer(unescaped, np.uint8)
+    is_inside = np.cumsum(codes == ord('"'), dtype=np.uint8) & 1  # an odd number of quotes before
+    folded = codes | 0x20  # "[" becomes "{", and "]" becomes "}"
+    steps = (folded == ord("{")).astype(np.int8) - (folded == ord("}")).astype(np.int8)
+    steps[is_inside == 1] = 0
+    if steps.cumsum(dtype=np.int32).max(initial=0) > limit:
+        message = f"The body is nested deeper than {limit} levels."
+        raise bad_request(message, code="invalid_json")
 
 
 def parse_body(raw: bytes) -> dict[str, object]:

@@ -55,6 +55,8 @@ class Door:
         models: Callable[[frozenset[BackendId]], frozenset[str]],
         max_body_bytes: int,
         max_upload_bytes: int,
+        max_json_depth: int,
+        body_timeout_s: float,
         patience_s: float,
     ) -> None:
         self.driver = driver
@@ -64,6 +66,8 @@ class Door:
         self.offers = offers
         self.max_body_bytes = max_body_bytes
         self.max_upload_bytes = max_upload_bytes
+        self.max_json_depth = max_json_depth
+        self.body_timeout_s = body_timeout_s
         self.patience_s = patience_s
         self.ids = RequestIds()
         self.school = School(predictor, clock)

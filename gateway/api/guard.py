@@ -1,13 +1,14 @@
 """Guarded connections: how many there may be, how long a request's head may be and take.
 
-A connection that breaks a limit is told so in OpenAI's shape, if it can be told, and closed. Bodies
-and answers have limits of their own, where they are read and sent.
+A connection that breaks a limit is told so in OpenAI's shape, if it can be told, and closed. How
+long bodies may be, and how slowly answers may be taken, is judged where they are read and sent.
 """
 
 import asyncio
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from gateway.api.asgi import stalled
 from gateway.api.errors import ApiError, bad_request
 from gateway.api.protocol import Protocol
 
@@ -21,6 +22,8 @@ class ConnectionLimits:
     """Of a request's line and headers together."""
     header_timeout_s: float
     """From a request's first byte, or the connection's start, to the end of its headers."""
+    body_timeout_s: float
+    """Between two pieces of a body."""
 
 
 TOO_MANY = ApiError(
@@ -43,6 +46,9 @@ class GuardedProtocol(Protocol):
         self._head_bytes = 0
         self._is_in_head = True
         self._head_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._is_in_body = False
+        self._body_at = 0.0
         super().connection_made(transport)
         if len(self.connections) > self.limits.max_connections:
             self.refuse(TOO_MANY)
@@ -50,8 +56,10 @@ class GuardedProtocol(Protocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer."""
+        """Forget the timers."""
         self._stop_waiting()
+        if self._body_timer is not None:
+            self._body_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -65,6 +73,10 @@ class GuardedProtocol(Protocol):
         super().data_received(data)
         if self._is_in_head and self._head_bytes > self.limits.max_header_bytes:
             self._refuse_head()
+        if self._is_in_body:
+            self._body_at = self.loop.time()
+            if self._body_timer is None:
+                self._await_body(self.limits.body_timeout_s)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count a header that came whole."""
@@ -83,6 +95,7 @@ class GuardedProtocol(Protocol):
         """The head is here."""
         self._stop_waiting()
         self._is_in_head = False
+        self._is_in_body = True
         self._head_bytes = 0
         if len(self.url) + self._complete_bytes > self.limits.max_header_bytes:
             raise _HeadTooLong
@@ -92,6 +105,7 @@ class GuardedProtocol(Protocol):
         """The request is here; what comes now is the next one's head."""
         super().on_message_complete()
         self._is_in_head = True
+        self._is_in_body = False
 
     def send_400_response(self, msg: str) -> None:
         """Say what was wrong: too long a head, or no HTTP."""
@@ -122,6 +136,24 @@ class GuardedProtocol(Protocol):
                 code="header_timeout",
             )
         )
+
+    def _await_body(self, delay_s: float) -> None:
+        self._body_timer = self.loop.call_later(delay_s, self._look_at_body)
+
+    def _look_at_body(self) -> None:
+        """Look whether a body has stalled. One timer, however many pieces."""
+        self._body_timer = None
+        if self.transport.is_closing() or not self._is_in_body:
+            return
+        if self.flow.read_paused:
+            self._body_at = self.loop.time()  # it is we who do not read
+        left_s = self._body_at + self.limits.body_timeout_s - self.loop.time()
+        if left_s > 0:
+            self._await_body(left_s)
+        elif self.cycle.response_started:
+            self.transport.close()
+        else:
+            self.refuse(stalled())
 
     def _refuse_head(self) -> None:
         error = bad_request(

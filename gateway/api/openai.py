@@ -6,7 +6,7 @@ from http import HTTPStatus
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.asgi import kept_request_id, read_body, send_error
-from gateway.api.calls import Asked, read_call, refuse_encoding
+from gateway.api.calls import Asked, check_depth, read_call, refuse_encoding
 from gateway.api.door import Door, Exchange
 from gateway.api.endpoints import Endpoint, is_id
 from gateway.api.errors import ApiError
@@ -53,14 +53,14 @@ class Api:
         able = door.offers(endpoint.path)
         upload: FormUpload | None = None
         if kept_id:
-            raw = await read_body(scope, receive, door.max_body_bytes)
+            raw = await self._read_body(scope, receive)
             asked, able = self._asked_of_kept(kept_id, raw, headers, tenant, able)
         elif endpoint.is_form:
             refuse_encoding(headers)
             upload = FormUpload(scope, receive, door.max_upload_bytes)
             raw, asked = await self._asked_of_form(upload, headers, tenant, able)
         else:
-            raw = await read_body(scope, receive, door.max_body_bytes)
+            raw = await self._read_body(scope, receive)
             asked = self._asked_of_body(scope, raw, headers, tenant, able)
             able = self._able_to_continue(asked, tenant, able)
         caller.check_model(asked.public_model)
@@ -93,6 +93,12 @@ class Api:
             able=able,
             raw=raw,
         )
+
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
+        door = self._door
+        raw = await read_body(scope, receive, door.max_body_bytes, door.body_timeout_s)
+        check_depth(raw, door.max_json_depth)
+        return raw
 
     def _asked_of_body(
         self,

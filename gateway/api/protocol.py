@@ -46,7 +46,7 @@ class Protocol(HttpToolsProtocol):
         """Answer, whatever has or has not come, and close."""
         body = error.body()
         headers = [
-            *error.response_headers(),
+            *(header for header in error.response_headers() if header[0] != b"connection"),
             (b"x-request-id", _ids.next().encode()),
             (b"content-length", b"%d" % len(body)),
             (b"connection", b"close"),

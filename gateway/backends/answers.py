@@ -20,7 +20,6 @@ from gateway.backends.headers import to_client
 from gateway.backends.relay import StreamRelay
 from gateway.core.outcomes import FailureKind
 
-MAX_ERROR_BYTES = 64 * 1024
 ERROR_BODY_S = 10.0
 """How long the body of an error may take after its headers."""
 DRAIN_S = 0.25
@@ -202,12 +201,12 @@ def failure_of(error: Exception) -> BackendError:
     return ConnectionBroken()
 
 
-async def engine_error(response: aiohttp.ClientResponse) -> EngineError:
+async def engine_error(response: aiohttp.ClientResponse, limit_bytes: int) -> EngineError:
     """Read the rest of an error answer, close its connection, and return the error."""
     body = b""
     with suppress(TimeoutError):
         async with asyncio.timeout(ERROR_BODY_S):
-            body = await read_body(response, MAX_ERROR_BYTES)
+            body = await read_body(response, limit_bytes)
     response.close()
     status = response.status if response.status < 600 else 502
     return EngineError(

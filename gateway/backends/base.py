@@ -134,6 +134,17 @@ class Upload(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The longest things that an engine may answer with, in bytes; more is a bad answer."""
+
+    answer_bytes: int = 64 * 1024 * 1024
+    error_bytes: int = 64 * 1024
+    """What is longer of an error is cut off."""
+    event_bytes: int = 16 * 1024 * 1024
+    """Of one event of a stream. The largest tool call fits; a stream without line ends does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One API call in the form in which it goes upstream, the same for every attempt."""
 

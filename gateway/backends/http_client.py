@@ -19,6 +19,7 @@ from gateway.backends.base import (
     Answer,
     BackendError,
     BadAnswer,
+    Bounds,
     Call,
     ConnectFailed,
     EngineError,
@@ -67,6 +68,7 @@ class HttpClient:
         api_key: str | None = None,
         on_unreachable: Callable[[], None] = lambda: None,
         tls: ssl.SSLContext | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self._base = base_url(url)
         self._dialect = dialect
@@ -75,6 +77,7 @@ class HttpClient:
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
         self._on_unreachable = on_unreachable
+        self._bounds = bounds or Bounds()
         self._tls: ssl.SSLContext | bool = tls or True
         self._urls: dict[str, URL] = {}
         self._pooled: aiohttp.ClientSession | None = None
@@ -202,14 +205,17 @@ class HttpClient:
     ) -> Answer:
         explain = self._dialect.explain
         if response.status >= 400:
-            raise explain(_without_route(call, await engine_error(response)))
+            raise explain(
+                _without_route(call, await engine_error(response, self._bounds.error_bytes))
+            )
         if not 200 <= response.status < 300:
             raise BadAnswer(f"the engine answered with status {response.status}")
         renaming = Renaming(*call.renamed) if call.renamed else None
         content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type == "application/json":
             try:
-                return await whole_answer(response, call, listener, renaming, mender)
+                limit_bytes = self._bounds.answer_bytes
+                return await whole_answer(response, call, listener, renaming, mender, limit_bytes)
             except EngineError as error:
                 raise explain(error) from None
         if content_type == "text/event-stream":
@@ -219,7 +225,12 @@ class HttpClient:
         else:
             raise BadAnswer("the engine answered with something that is not JSON")
         relay = relay_of(
-            listener, hide_usage=call.hide_usage, renaming=renaming, mender=mender, explain=explain
+            listener,
+            hide_usage=call.hide_usage,
+            renaming=renaming,
+            mender=mender,
+            explain=explain,
+            max_event_bytes=self._bounds.event_bytes,
         )
         stream = StreamAnswer(response, relay, self._timeouts.inter_token_s, ends_by)
         await stream.begin()

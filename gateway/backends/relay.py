@@ -24,7 +24,7 @@ from gateway.backends.base import (
 )
 from gateway.backends.dialect import Mender
 from gateway.backends.lenient_json import dumps, loads
-from gateway.backends.sse import SseDecoder, SseEvent, SseOverflow
+from gateway.backends.sse import MAX_EVENT_BYTES, SseDecoder, SseEvent, SseOverflow
 from gateway.core.lengths import EDGES
 from gateway.core.outcomes import FailureKind
 
@@ -63,8 +63,9 @@ class StreamRelay:
         renaming: Renaming | None = None,
         mender: Mender | None = None,
         explain: Callable[[EngineError], EngineError] = lambda error: error,
+        max_event_bytes: int = MAX_EVENT_BYTES,
     ) -> None:
-        self._decoder = SseDecoder()
+        self._decoder = SseDecoder(max_event_bytes)
         self._listener = listener
         self._hide_usage = hide_usage
         self._renaming = renaming

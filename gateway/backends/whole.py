@@ -12,8 +12,6 @@ from gateway.backends.lenient_json import dumps, loads
 from gateway.backends.relay import Renaming
 from gateway.backends.shapes import made_id, read_whole
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
-
 
 async def whole_answer(
     response: aiohttp.ClientResponse,
@@ -21,14 +19,15 @@ async def whole_answer(
     listener: Listener,
     renaming: Renaming | None,
     mender: Mender | None,
+    limit_bytes: int,
 ) -> WholeAnswer:
     """Read an answer to its end; the listener hears of it."""
-    body = await read_body(response, MAX_BODY_BYTES)
-    if len(body) > MAX_BODY_BYTES:
-        raise BadAnswer(f"the engine's answer is longer than {MAX_BODY_BYTES} bytes")
+    body = await read_body(response, limit_bytes)
+    if len(body) > limit_bytes:
+        raise BadAnswer(f"the engine's answer is longer than {limit_bytes} bytes")
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
-        body = _decoded(body, encoding)
+        body = _decoded(body, encoding, limit_bytes)
     try:
         said = loads(body)
     except ValueError:
@@ -52,14 +51,14 @@ async def whole_answer(
     )
 
 
-def _decoded(body: bytes, encoding: str) -> bytes:
+def _decoded(body: bytes, encoding: str, limit_bytes: int) -> bytes:
     """Undo a compression that nobody asked for; a client that did not ask gets none."""
     if encoding not in ("gzip", "x-gzip", "deflate"):
         raise BadAnswer("the engine's answer is compressed in a way that nobody asked for")
     # 32: look whether a zlib or a gzip header leads.
     inflater = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
     try:
-        plain = inflater.decompress(body, MAX_BODY_BYTES)
+        plain = inflater.decompress(body, limit_bytes)
     except zlib.error:
         raise BadAnswer("the engine's compressed answer is broken") from None
     if not inflater.eof:

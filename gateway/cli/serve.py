@@ -157,7 +157,7 @@ class Server(uvicorn.Server):
 
     async def _reload_quietly(self) -> None:
         with suppress(BadSettings):  # it is in the log
-            await self._gateway.reload()
+            await self._gateway.operations.reload()
 
 
 def _config(
@@ -180,6 +180,7 @@ def _config(
                 max_connections=max_connections,
                 max_header_bytes=limits.max_header_bytes,
                 header_timeout_s=limits.header_timeout_s,
+                body_timeout_s=limits.body_timeout_s,
             )
         ),
         ws="none",

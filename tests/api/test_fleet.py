@@ -142,7 +142,7 @@ async def test_a_backend_that_is_none_is_refused(wish: object, status: int, told
 
         assert reply.status == status
         assert told in str(reply.error["message"])
-        assert gw.gateway.names() == {"e0"}
+        assert gw.gateway.operations.names() == {"e0"}
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ async def test_a_changed_file_is_taken_up_by_itself(tmp_path: Path) -> None:
             files.write(
                 backends=[entry(one), entry(two, "e1")], models={"alias": {"target": MODEL}}
             )
-            await gw.until(lambda: gw.gateway.names() == {"e0", "e1"})
+            await gw.until(lambda: gw.gateway.operations.names() == {"e0", "e1"})
             await gw.until(lambda: _id("e1") in gw.gateway.scheduler.fleet.loads)
 
             await asyncio.gather(*(gw.post({**chat(), "model": "alias"}) for _ in range(4)))
@@ -286,7 +286,7 @@ async def test_a_file_replaced_by_a_link_is_taken_up(tmp_path: Path) -> None:
             (tmp_path / "link").symlink_to(other.path)
             (tmp_path / "link").replace(files.path)
 
-            await gw.until(lambda: gw.gateway.names() == {"e1"})
+            await gw.until(lambda: gw.gateway.operations.names() == {"e1"})
             await gw.until(lambda: _id("e1") in gw.gateway.scheduler.fleet.loads)
 
 

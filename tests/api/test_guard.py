@@ -25,13 +25,17 @@ async def hello(scope: Scope, receive: Receive, send: Send) -> None:
 
 @asynccontextmanager
 async def served(
-    max_connections: int = 10, max_header_bytes: int = 2000, header_timeout_s: float = 5.0
+    max_connections: int = 10,
+    max_header_bytes: int = 2000,
+    header_timeout_s: float = 5.0,
+    body_timeout_s: float = 5.0,
 ) -> AsyncIterator[int]:
     """Serve on a free port."""
     limits = ConnectionLimits(
         max_connections=max_connections,
         max_header_bytes=max_header_bytes,
         header_timeout_s=header_timeout_s,
+        body_timeout_s=body_timeout_s,
     )
     config = uvicorn.Config(
         hello,
@@ -116,6 +120,24 @@ async def test_a_long_body_is_no_long_head() -> None:
     async with served() as port:
         for pieces in ([post + body], [post, body[:100], body[100:]]):
             assert (await said(port, *pieces)).startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("sent", [b"", b"x" * 10])
+async def test_a_body_that_stalls_ends_the_connection(sent: bytes) -> None:
+    post = b"POST / HTTP/1.1\r\nhost: gw\r\ncontent-length: 50\r\n\r\n"
+    async with served(body_timeout_s=0.3) as port:
+        reply = await said(port, post + sent)
+
+        assert reply.startswith(b"HTTP/1.1 408 ")
+        assert b'"code":"body_timeout"' in reply
+
+
+async def test_a_slow_body_that_goes_on_is_taken() -> None:
+    post = b"POST / HTTP/1.1\r\nhost: gw\r\nconnection: close\r\ncontent-length: 10\r\n\r\n"
+    async with served(body_timeout_s=0.3) as port:
+        reply = await said(port, post, *[b"x"] * 10, gap_s=0.1)
+
+        assert reply.startswith(b"HTTP/1.1 200 OK")
 
 
 async def test_several_requests_on_one_connection_each_have_their_own_head() -> None:
