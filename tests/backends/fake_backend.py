@@ -140,6 +140,13 @@ class FakeBackend:
         self.is_healthy = True
         self.paths: tuple[str, ...] | None = None
         """What its /openapi.json lists; None: it has none."""
+        self.models: list[str] = [MODEL]
+        self.metrics: bytes | None = METRICS
+        """None: 404."""
+        self.slow_s: dict[str, float] = {}
+        """How long a probed path takes."""
+        self.base = ""
+        """What its paths begin with."""
         self.required_key: str | None = None
         self.reads_bytes = 2**62
         """Of a body with a length, at most; then the script begins."""
@@ -181,7 +188,7 @@ class FakeBackend:
             while not writer.is_closing():
                 seen = await self._read(reader, number, early)
                 early = b""
-                path = seen.target.partition("?")[0]
+                path = seen.target.partition("?")[0].removeprefix(self.base)
                 # Calls of clients bear ids.
                 if path in PROBED and "x-request-id" not in seen.headers:
                     self.probes.append(seen)
@@ -241,19 +248,22 @@ class FakeBackend:
 
     async def _answer_probe(self, exchange: Exchange, path: str) -> None:
         key = exchange.seen.headers.get("authorization")
+        if path in self.slow_s:
+            await asyncio.sleep(self.slow_s[path])
         if not self.is_healthy:
             await exchange.answer(b"", status="503 Service Unavailable")
         elif self.required_key is not None and key != f"Bearer {self.required_key}":
             await exchange.answer(b'{"error":"Unauthorized"}', status="401 Unauthorized")
         elif path == "/v1/models":
-            card = {"id": MODEL, "object": "model", "max_model_len": 4096}
-            await exchange.answer(json.dumps({"object": "list", "data": [card]}).encode())
+            cards = [{"id": m, "object": "model", "max_model_len": 4096} for m in self.models]
+            await exchange.answer(json.dumps({"object": "list", "data": cards}).encode())
         elif path == "/openapi.json":
             document = {"paths": dict.fromkeys(self.paths or ())}
             status = "404 Not Found" if self.paths is None else "200 OK"
             await exchange.answer(json.dumps(document).encode(), status=status)
         elif path == "/metrics":
-            await exchange.answer(METRICS, content_type="text/plain")
+            status = "404 Not Found" if self.metrics is None else "200 OK"
+            await exchange.answer(self.metrics or b"", status=status, content_type="text/plain")
         else:
             await exchange.answer(b"")
 
