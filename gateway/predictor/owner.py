@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from threading import Thread, get_native_id
+from threading import Thread
 from time import perf_counter
 
 from gateway.predictor.chore import Chore
@@ -50,7 +49,9 @@ class Owner:
         # One token for each thing put into a queue: it wakes the thread, and carries nothing.
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="hexsage-lengths", daemon=True)
-        self._helper = ThreadPoolExecutor(1, "hexsage-lengths-chores", initializer=_be_nice)
+        # Of ordinary priority: a nice thread that loses its core while it holds the interpreter
+        # lock keeps the event loop waiting until it gets one again.
+        self._helper = ThreadPoolExecutor(1, "hexsage-lengths-chores")
         self._chores = 0
         self._is_restoring = False
         self._is_closing = False
@@ -192,9 +193,3 @@ def _deliver(answers: list[tuple[Reply, Answer]]) -> None:
         answers[0][0].get_loop().call_soon_threadsafe(set_results)
     except RuntimeError:
         log.debug("an answer came after its event loop had closed")
-
-
-def _be_nice() -> None:
-    """Let everything else go first: nobody waits for a chore."""
-    if hasattr(os, "setpriority"):
-        os.setpriority(os.PRIO_PROCESS, get_native_id(), 10)
