@@ -127,7 +127,7 @@ class Driver:
                     start.attempt,
                     start.backend_id,
                     error.kind,
-                    error,
+                    str(error),  # a record that is kept must not keep the whole call
                 )
                 run.turn = asyncio.get_running_loop().create_future()
                 run.output_tokens = 0
