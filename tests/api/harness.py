@@ -78,6 +78,8 @@ class Running:
     """The gateway takes new calls in the end."""
     wires: list["Wire"] = field(default_factory=list)
     """Connections that tests have opened."""
+    files: int = 0
+    """How many are open when nobody is served."""
 
     @property
     def url(self) -> str:
@@ -259,7 +261,7 @@ async def a_gateway(*engines: FakeBackend, **settings: object) -> AsyncIterator[
             serving(gateway) as port,
             aiohttp.ClientSession(auto_decompress=True) as session,
         ):
-            running = Running(gateway, engines, session, port)
+            running = Running(gateway, engines, session, port, files=files)
             yield running
             await running.quiesce()
             for wire in running.wires:
@@ -267,7 +269,7 @@ async def a_gateway(*engines: FakeBackend, **settings: object) -> AsyncIterator[
         assert ear.errors == []
         assert "secret" not in ear.text
     # Sockets above all: what was opened for requests is closed when nobody is served any more.
-    await running.until(lambda: _open_files() <= files)
+    await running.until(lambda: _open_files() <= running.files)
 
 
 def _open_files() -> int:
