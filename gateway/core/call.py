@@ -78,6 +78,8 @@ class Call:
     """When its prefill should be over, for calls that do not report it."""
     tokens_seen: int = 0
     """Output tokens reported so far."""
+    prompt_tokens_told: int | None = None
+    """The engine's own count of the prompt, once it has told."""
 
     # What it adds to its backend's sums while it is there; subtracted as added.
     fresh_tokens: int = 0

@@ -68,6 +68,7 @@ class Settle:
     first_token_at: float | None
     ended_at: float
     prompt_tokens: int
+    """The engine's own count where it told one, else the estimate."""
     output_tokens: int
     predicted_output_tokens: float
     predicted_s: float | None

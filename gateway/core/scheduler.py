@@ -297,6 +297,7 @@ class Scheduler:
         if call is None or call.state is not CallState.RUNNING:
             return
         call.tokens_seen = event.output_tokens
+        call.prompt_tokens_told = event.prompt_tokens
         load = self._load_of(call)
         load.heard_at = now
         self.health.succeeded(load, call, now)
@@ -622,7 +623,7 @@ def _settlement(
         started_at=call.started_at,
         first_token_at=call.first_token_at,
         ended_at=now,
-        prompt_tokens=request.prompt_tokens,
+        prompt_tokens=call.prompt_tokens_told or request.prompt_tokens,
         output_tokens=call.tokens_seen,
         predicted_output_tokens=request.output.mean_tokens,
         predicted_s=call.decision.predicted_s if call.decision else None,

@@ -96,6 +96,17 @@ def test_a_finished_call_is_settled_with_all_that_is_known_of_it() -> None:
     assert settled.predicted_s == pytest.approx(2.0)
 
 
+def test_the_prompts_length_is_the_engines_own_once_it_has_told_it() -> None:
+    scheduler = a_scheduler()
+    scheduler.handle(Arrived(a_request("r")), now=0.0)
+
+    told = Finished(RequestId("r"), output_tokens=3, prompt_tokens=117)
+    (settled,) = scheduler.handle(told, now=8.0)
+
+    assert isinstance(settled, Settle)
+    assert settled.prompt_tokens == 117
+
+
 def test_when_a_call_ends_the_most_urgent_one_that_waits_takes_its_place() -> None:
     scheduler = a_scheduler(a_backend("a", max_in_flight=1), policy="edf")
     scheduler.handle(Arrived(a_request("running")), now=0.0)
