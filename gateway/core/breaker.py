@@ -48,6 +48,8 @@ class HealthRules:
     def __post_init__(self) -> None:
         if self.failures < 1 or self.window < 2 or self.cooldown_s <= 0:
             raise ValueError("failures must be >= 1, window >= 2 and cooldown_s > 0")
+        if self.ramp_s < 0 or self.silence_s <= 0 or self.max_cooldown_s <= 0:
+            raise ValueError("ramp_s must be >= 0, silence_s and max_cooldown_s > 0")
         if not 0 <= self.max_ejected_share <= 1 or not 0 < self.error_share <= 1:
             raise ValueError("max_ejected_share and error_share must be shares")
 
@@ -126,6 +128,7 @@ class Breaker:
         span_s = min(rules.cooldown_s * 2.0 ** min(self._openings - 1, 30), rules.max_cooldown_s)
         chance = crc32(f"{self._name}/{self._openings}".encode()) / 2**32
         self._until = max(self._until, now + span_s * (1 + JITTER * chance))
+        self._ramp_from = None
         self.state = BreakerState.OPEN
 
     def close(self, now: float, rules: HealthRules) -> None:
@@ -166,8 +169,10 @@ class Breaker:
             self.state = BreakerState.HALF_OPEN
             return True
         assert self._ramp_from is not None
-        steps = int((now - self._ramp_from) / rules.ramp_s * RAMP_STEPS) + 1
-        steps = max(steps, round(self.ramp * RAMP_STEPS) + 1)  # rounding must not stop it
+        steps = RAMP_STEPS
+        if rules.ramp_s > 0:
+            steps = int((now - self._ramp_from) / rules.ramp_s * RAMP_STEPS) + 1
+            steps = max(steps, round(self.ramp * RAMP_STEPS) + 1)  # rounding must not stop it
         self.ramp = min(steps / RAMP_STEPS, 1.0)
         if self.ramp >= 1.0:
             self._ramp_from = None

@@ -201,7 +201,7 @@ class Placement:
         open_loads = pool.open()
         rooms = [load.free_tokens(self.policy.budget_share) for load in open_loads]
         widest = max(rooms, default=-inf)
-        for call in queue.first(self.policy.skip + 1):
+        for call in self._candidates(queue):
             least = call.least_tokens
             if least > widest:
                 passed.append(call)  # no need to ask each backend
@@ -232,6 +232,24 @@ class Placement:
             queue.charge(call, call.charged_s)
             return call
         return None
+
+    def _candidates(self, queue: ReadyQueue) -> list[Call]:
+        """Return the calls of a queue that may go now, in order.
+
+        One that a backend has failed waits for others: it does not count among those that may be
+        skipped. Overdue ones go first, however urgent those are that came since.
+        """
+        count = wanted = self.policy.skip + 1
+        calls = queue.first(count)
+        while len(calls) == count and (failed := sum(bool(call.tried) for call in calls)):
+            if count - failed >= wanted:
+                break
+            count = wanted + failed
+            calls = queue.first(count)
+        if self._overdue:
+            overdue = [call for call in self._overdue if call in queue]
+            calls = list(dict.fromkeys(overdue + calls))
+        return calls
 
     def _passed_elsewhere(self, call: Call, asked: list[Pool]) -> Iterator[Call]:
         """More urgent calls, first in queues that were not asked, that wait for the same backend.

@@ -92,11 +92,9 @@ class Scheduler:
         """Take in one fact that became true at `now`; return what to do about it, in order."""
         out: list[Command] = []
         self._assume_first_tokens(now)
-        if self.wake_at is not None and self.wake_at <= now:
-            self._look_at_the_clock(now, out)
-        self._look_at_health(now, out)
         match event:
             case Arrived(request):
+                self._let_time_pass(now, out)  # who is overdue takes nobody's place
                 self._arrive(request, now, out)
             case Finished():
                 self._finish(event, now, out)
@@ -128,9 +126,11 @@ class Scheduler:
             case ShutdownBegan():
                 self._shutting_down = True
             case TimePassed():
-                pass  # the clock is looked at before every event
+                pass
             case _:
                 assert_never(event)
+        # After the event: nothing is started where, or for whom, it says that there is nobody.
+        self._let_time_pass(now, out)
         self._send(self.placement.fill_gaps(now), now, out)
         for surplus in self.workflows.surplus():
             self._close(surplus, WorkflowEvent.WENT_IDLE, now, out)
@@ -523,6 +523,7 @@ class Scheduler:
             self._shares.change(event.weights)
         if event.health is not None:
             self.health.rules = event.health
+            self._look_at_health(now, out)  # what was to come later may be due by these
         if event.retries is not None:
             self.retries.rules = event.retries
         if event.workflows is not None:
@@ -543,6 +544,11 @@ class Scheduler:
 
     # Time
 
+    def _let_time_pass(self, now: float, out: list[Command]) -> None:
+        if self.wake_at is not None and self.wake_at <= now:
+            self._look_at_the_clock(now, out)
+        self._look_at_health(now, out)
+
     def _look_at_the_clock(self, now: float, out: list[Command]) -> None:
         timeout_s = self.admission.limits.timeout_s
         while self._timeouts and self._timeouts[0][0] + timeout_s <= now:
@@ -556,8 +562,8 @@ class Scheduler:
         for load in self.health.look(now):
             if load.breaker.is_open:
                 self._send(self.placement.add(self.placement.displaced(load), now), now, out)
-            else:
-                self._send(self.placement.room_changed(load, now), now, out)
+            # Whoever was held back for one that is kept out now may go elsewhere.
+            self._send(self.placement.room_changed(load, now), now, out)
         for call in self.retries.due(now):
             call.state = CallState.QUEUED
             self._send(self.placement.add([call], now), now, out)

@@ -4,7 +4,7 @@ from collections import Counter
 
 from gateway.core.call import Call, CallState
 from gateway.core.commands import Command, Evict, Reject, Settle, Start, Stop, WorkflowEnded
-from gateway.core.events import Arrived, Event, Failed, WorkflowDeclared
+from gateway.core.events import Arrived, Event, Failed, TimePassed, WorkflowDeclared
 from gateway.core.load import BackendLoad
 from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.policies.base import Binding
@@ -26,24 +26,23 @@ class Referee:
         self.workflows_opened = 0
         self.workflows_ended: list[WorkflowEnded] = []
         self._live: dict[str, InferenceRequest] = {}
+        self._duplicate: InferenceRequest | None = None
+        """The request that has just arrived with an id in use."""
         self._open_workflows: set[WorkflowKey] = set()
 
     def feed(self, event: Event, now: float) -> list[Command]:
         """Let the scheduler handle an event; AssertionError when it breaks a rule."""
-        duplicate = isinstance(event, Arrived) and event.request.id in self._live
-        if isinstance(event, Arrived) and not duplicate:
-            self.arrivals[event.request.id] += 1
-            self._live[event.request.id] = event.request
+        if isinstance(event, Arrived):
+            self._note_arrival(event.request)
         if isinstance(event, Failed):
             self._note_failure(event)
         commands = self.scheduler.handle(event, now)
-        if duplicate:
-            assert isinstance(event, Arrived)
-            assert commands == [Reject(event.request.id, RejectReason.DUPLICATE_ID)]
-        else:
-            self._follow(commands, now)
+        self._follow(commands, now)
+        assert self._duplicate is None, f"{event} was not answered"
         self._follow_workflows(event, commands)
         self.check(now)
+        if isinstance(event, TimePassed) and self.scheduler.wake_at is not None:
+            assert self.scheduler.wake_at > now, "the alarm would ring for ever"
         return commands
 
     def check_idle(self) -> None:
@@ -68,6 +67,13 @@ class Referee:
 
     # Commands
 
+    def _note_arrival(self, request: InferenceRequest) -> None:
+        if request.id in self._live:
+            self._duplicate = request
+        else:
+            self.arrivals[request.id] += 1
+            self._live[request.id] = request
+
     def _note_failure(self, event: Failed) -> None:
         """A call that failed runs no longer; whether it is over is the scheduler's to say."""
         self.running.pop(event.request_id, None)
@@ -86,6 +92,10 @@ class Referee:
                     assert self.running.pop(request_id) == backend_id
                 case Settle():
                     self._follow_settle(command, now)
+                case Reject(request_id, RejectReason.DUPLICATE_ID):
+                    assert self._duplicate is not None
+                    assert request_id == self._duplicate.id
+                    self._duplicate = None
                 case Reject(request_id) | Evict(request_id):
                     assert request_id in self._live
                     assert command.retry_after_s is None or command.retry_after_s >= 0
@@ -126,6 +136,10 @@ class Referee:
         if settled.outcome is Outcome.REJECTED:
             assert settled.attempts == 0
         self.settled.append(settled)
+        if self._duplicate is not None and self._duplicate.id == settled.request_id:
+            # It was overdue: the id is free for the one that arrives.
+            request, self._duplicate = self._duplicate, None
+            self._note_arrival(request)
 
     def _check_starts(self, backend_ids: set[BackendId]) -> None:
         """Check the caps of backends that have just been given calls."""
@@ -241,4 +255,5 @@ class Referee:
         if due:
             assert scheduler.wake_at is not None
             assert scheduler.wake_at <= min(due)
-            assert scheduler.wake_at > now
+        if scheduler.wake_at is not None:
+            assert scheduler.wake_at >= now

@@ -11,18 +11,21 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from gateway.core.admission import QueueLimits, Unreachable
+from gateway.core.breaker import HealthRules
 from gateway.core.commands import Command
 from gateway.core.events import (
     Abandoned,
     Arrived,
     BackendChanged,
     BackendRemoved,
+    BackendTrusted,
     Event,
     Failed,
     Finished,
     FirstToken,
     PolicyChanged,
     Progressed,
+    Reconfigured,
     ShutdownBegan,
     TimePassed,
     WorkflowCancelled,
@@ -33,6 +36,7 @@ from gateway.core.lengths import LengthDistribution
 from gateway.core.outcomes import FailureKind
 from gateway.core.policies import POLICIES, policy_from_name
 from gateway.core.policies.base import Policy
+from gateway.core.retries import RetryRules
 from gateway.core.scheduler import Scheduler
 from gateway.core.types import (
     Backend,
@@ -128,7 +132,9 @@ _MOVES = (
     "remove",
     "add",
     "add",
+    "trust",
     "policy",
+    "rules",
     "declare",
     "complete",
     "cancel",
@@ -315,6 +321,36 @@ class Player:
 
     def _add(self, a: int, _: int, __: int) -> None:
         self.feed(BackendChanged((*FLEET, SPARE)[a % 4], BackendState.UP))
+
+    def _trust(self, a: int, _: int, __: int) -> None:
+        loads = [*sorted(self.scheduler.fleet.loads), BackendId("nowhere")]
+        self.feed(BackendTrusted(loads[a % len(loads)]))
+
+    def _rules(self, a: int, b: int, c: int) -> None:
+        """All rules are others from now on, or some of them."""
+        old = self.scheduler.admission.limits
+        limits = replace(old, max_requests=(1, 4, 1000)[a % 3], timeout_s=(0.5, 40.0)[a // 3 % 2])
+        health = HealthRules(
+            failures=b % 3 + 1,
+            window=b // 3 % 4 + 2,
+            cooldown_s=(0.1, 5.0)[b // 12 % 2],
+            ramp_s=(0.0, 1.0, 30.0)[b // 24 % 3],
+            max_ejected_share=(0.0, 0.5, 1.0)[b // 72 % 3],
+            silence_s=(1.0, 60.0)[b // 216 % 2],
+        )
+        retries = RetryRules(
+            max_attempts=c % 4 + 1,
+            burst=(0, 1, 256)[c // 4 % 3],
+            backoff_s=(0.0, 0.05)[c // 12 % 2],
+        )
+        event = Reconfigured(
+            limits=limits if a // 6 % 2 else None,
+            weights={"t0": 2.0} if a // 12 % 2 else None,
+            health=health if a // 24 % 2 else None,
+            retries=retries if a // 48 % 2 else None,
+            workflows={"diamond": CHAIN} if a // 96 % 2 else None,
+        )
+        self.feed(event)
 
     def _policy(self, a: int, _: int, __: int) -> None:
         if self._policy_changes:

@@ -182,8 +182,36 @@ def test_looking_when_something_is_due_always_leads_on(start: float, moves: list
         {"cooldown_s": 0.0},
         {"max_ejected_share": 1.5},
         {"error_share": 0.0},
+        {"ramp_s": -1.0},
+        {"silence_s": 0.0},
+        {"max_cooldown_s": 0.0},
     ],
 )
 def test_rules_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):
         HealthRules(**wrong)  # type: ignore[arg-type]  # the point is that they are wrong
+
+
+def test_rules_without_a_ramp_end_one_that_is_under_way() -> None:
+    breaker = half_open()
+    breaker.close(10.0, RULES)
+    at_once = HealthRules(ramp_s=0.0)
+
+    assert breaker.look(10.5, at_once)
+
+    assert breaker.ramp == 1.0
+    assert breaker.is_at_rest
+
+
+def test_a_breaker_that_opens_while_it_warms_up_waits_for_its_cool_down_alone() -> None:
+    breaker = half_open()
+    breaker.close(10.0, RULES)
+    breaker.open(12.0, RULES)
+    until = breaker.next_at(RULES)
+    assert until is not None
+    assert until > 12.0
+
+    breaker.look(until, RULES)
+
+    assert breaker.state is BreakerState.HALF_OPEN
+    assert breaker.next_at(RULES) is None

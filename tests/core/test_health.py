@@ -10,6 +10,7 @@ from gateway.core.events import (
     Abandoned,
     Arrived,
     BackendChanged,
+    BackendRemoved,
     BackendTrusted,
     Event,
     Failed,
@@ -286,3 +287,20 @@ def test_an_operator_can_end_a_cool_down() -> None:
     assert story.feed(BackendTrusted(A), 2.0) == [A]
     assert story.breaker("a") is BreakerState.CLOSED
     assert story.feed(BackendTrusted(BackendId("nobody")), 2.0) == []
+
+
+def test_a_call_held_back_for_a_backend_that_falls_silent_goes_elsewhere() -> None:
+    story = Story(a_backend("a", max_in_flight=1), a_backend("b", profile=a_profile(slowness=30)))
+    assert story.arrive(0.0)[1] == [A]
+    assert story.arrive(0.0)[1] == []  # b is so slow that it waits for a
+
+    assert story.feed(TimePassed(), 20.0) == [B]
+    assert story.breaker("a") is BreakerState.OPEN
+
+
+def test_nothing_is_started_on_a_backend_by_the_event_that_takes_it_away() -> None:
+    story = Story(a_backend("a"))
+    name, _ = story.arrive(0.0)
+    story.fail(name, 1.0, retryable=True)  # it waits a moment before a has it again
+
+    assert story.feed(BackendRemoved(A), 9.0) == []

@@ -248,6 +248,20 @@ def test_backends_are_kept_free_for_a_call_that_was_passed_too_often() -> None:
     assert end(placement, large) == ["too late to pass"]
 
 
+def test_a_call_that_was_passed_too_often_goes_before_more_urgent_ones_that_came_since() -> None:
+    policy = replace(policy_from_name("hexsage", FULL_BUDGET), max_passed=1, skip=1)
+    placement = a_placement(policy, a_backend("a", profile=a_profile(kv_tokens=1000)))
+    running = sized("running", 500)
+    large = sized("large", 900, deadline_at=50.0)
+    passing = sized("passing", 100, deadline_at=60.0)
+    assert add(placement, running, large, passing) == ["running", "passing"]
+    for number in range(3):
+        assert add(placement, sized(f"urgent{number}", 100, deadline_at=1.0 + number)) == []
+
+    assert end(placement, running) == []
+    assert end(placement, passing) == ["large"]
+
+
 def test_when_a_call_that_was_passed_too_often_leaves_others_may_go() -> None:
     policy = replace(policy_from_name("hexsage", FULL_BUDGET), max_passed=1)
     placement = a_placement(policy, a_backend("a", profile=a_profile(kv_tokens=1000)))
@@ -304,6 +318,24 @@ def test_models_that_alternate_each_see_every_backend_in_turn(policy: str) -> No
     on_b = [call.request.model for call in loads[B].running.values()]
     assert (on_a.count("m2"), on_b.count("m2")) == (3, 3)
     assert (on_a.count("m1"), on_b.count("m1")) == (2, 2)
+
+
+@pytest.mark.parametrize("policy", ["edf", "hexsage"])
+def test_a_call_that_waits_for_another_backend_than_the_one_that_failed_it_stops_nobody(
+    policy: str,
+) -> None:
+    placement = a_placement(
+        policy, a_backend("a", max_in_flight=1), a_backend("b", max_in_flight=1)
+    )
+    running = sized("running"), sized("running too")
+    add(placement, *running)
+    for number in range(8):
+        failed = sized(f"failed on a {number}", deadline_at=1.0)
+        failed.tried.add(A)
+        add(placement, failed)
+    assert add(placement, sized("any", deadline_at=2.0)) == []
+
+    assert end(placement, running[0]) == ["any"]
 
 
 # Predictions

@@ -1,12 +1,13 @@
 """Limits that change while calls wait apply to what waits."""
 
 from gateway.core.admission import QueueLimits
+from gateway.core.breaker import HealthRules
 from gateway.core.commands import Command, Evict, Reject, Start
-from gateway.core.events import Arrived, Finished, Reconfigured
+from gateway.core.events import Arrived, BackendChanged, Finished, Reconfigured
 from gateway.core.outcomes import RejectReason
 from gateway.core.policies import policy_from_name
 from gateway.core.scheduler import Scheduler
-from gateway.core.types import RequestId, TenantId
+from gateway.core.types import BackendState, RequestId, TenantId
 from tests.builders import a_backend, a_request
 from tests.core.referee import Referee
 
@@ -86,3 +87,18 @@ def test_new_weights_hold_from_the_next_turn() -> None:
         served.append(int(running[1:]) % 2)
 
     assert 8 <= served.count(0) <= 10
+
+
+def test_what_new_health_rules_make_due_happens_at_once() -> None:
+    backend = a_backend("a")
+    scheduler = Scheduler([backend], policy_from_name("hexsage"), health=HealthRules(ramp_s=100.0))
+    referee = Referee(scheduler)
+    referee.feed(Arrived(a_request("before")), 0.0)
+    referee.feed(BackendChanged(backend, BackendState.DOWN), 1.0)
+    referee.feed(BackendChanged(backend, BackendState.UP), 2.0)
+    load = scheduler.fleet.loads[backend.id]
+    assert load.breaker.ramp == 0.1
+
+    referee.feed(Reconfigured(health=HealthRules(ramp_s=10.0)), 7.5)
+
+    assert load.breaker.ramp == 0.6
