@@ -92,9 +92,10 @@ class Health:
 
     def next_at(self) -> float | None:
         """Return when time alone will change what a backend may be given."""
-        if not self._restless:
-            return None
-        return min(load.breaker.next_at(self.rules) or inf for load in self._restless)
+        at = self._silence_at
+        for load in self._restless:
+            at = min(at, load.breaker.next_at(self.rules) or inf)
+        return None if at == inf else at
 
     def _find_silent(self, now: float) -> list[BackendLoad]:
         silent = []

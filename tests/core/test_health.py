@@ -304,3 +304,16 @@ def test_nothing_is_started_on_a_backend_by_the_event_that_takes_it_away() -> No
     story.fail(name, 1.0, retryable=True)  # it waits a moment before a has it again
 
     assert story.feed(BackendRemoved(A), 9.0) == []
+
+
+def test_silence_is_noticed_though_nothing_else_happens() -> None:
+    backends = a_backend("a", max_in_flight=1), a_backend("b", max_in_flight=1)
+    story = Story(*backends, policy="hexgen")
+    assert story.arrive(0.0)[1] == [A]
+    on_b, _ = story.arrive(0.0)
+    assert story.arrive(0.0)[1] == []
+    assert len(story.load("a").bound) == 1
+    story.finish(on_b, 5.0)
+
+    assert story.scheduler.wake_at == 20.0
+    assert story.feed(TimePassed(), 20.0) == [B]
