@@ -1,5 +1,6 @@
 """Measure the length predictor and write the table: quality, latency, stall, memory, soak.
 
+    export OPENBLAS_NUM_THREADS=1               # as in the gateway
     python bench/prediction.py --alpaca FOLDER --hexgen FOLDER --out docs/benchmarks/prediction.md
     python bench/prediction.py                          # the small made-up set, a minute
 
