@@ -161,7 +161,7 @@ class Exchange:
                     request = self._request(asked, lesson, output, tenant, able, first_at, len(raw))
                     async with door.driver.run(request, call) as served:
                         lesson.answer = served.answer
-                        self._keep(served, tenant, asked.model)
+                        self._keep(served, tenant, asked)
                         await self._relay(served, asked, client, now, caller)
             except ClientLeft:
                 await self._cut()
@@ -262,11 +262,11 @@ class Exchange:
             if ended:
                 return
 
-    def _keep(self, served: Served, tenant: TenantId, model: str) -> None:
+    def _keep(self, served: Served, tenant: TenantId, asked: Asked) -> None:
         made_id = served.answer.made_id
         if made_id is not None:
-            keeper = Keeper(served.start.backend_id, model)
-            self._door.kept.remember(tenant, made_id, keeper)
+            keeper = Keeper(tenant, served.start.backend_id, asked.model, asked.public_model)
+            self._door.kept.remember(made_id, keeper)
 
     async def _cut(self) -> None:
         """Cut the connection, with whatever lies on it unread, where the server lets us."""

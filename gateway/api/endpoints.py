@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from gateway.backends.base import Shape
 
-MAX_ID_BYTES = 256
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,256}")
 
 

@@ -1,4 +1,4 @@
-"""KeptIds: which backend keeps what it made under an id, so that later calls find it. Bounded."""
+"""KeptIds: which backend keeps what it made under an id, and for whom. Bounded."""
 
 from collections import OrderedDict
 from typing import NamedTuple
@@ -9,24 +9,27 @@ MAX_KEPT = 20_000
 
 
 class Keeper(NamedTuple):
-    """Who keeps it."""
+    """Who keeps it, and whose it is."""
 
+    tenant: TenantId
     backend: BackendId
     model: str
+    public_model: str
+    """As the client called it."""
 
 
 class KeptIds:
-    """Ids of responses by tenant: one tenant's id leads nobody else anywhere."""
+    """Ids of responses. Engines know no tenants, so whose an id is must be known here."""
 
     def __init__(self) -> None:
-        self._keepers: OrderedDict[tuple[TenantId, str], Keeper] = OrderedDict()
+        self._keepers: OrderedDict[str, Keeper] = OrderedDict()
 
-    def keeper(self, tenant: TenantId, identity: str) -> Keeper | None:
+    def keeper(self, identity: str) -> Keeper | None:
         """Return who keeps it; None: not known."""
-        return self._keepers.get((tenant, identity))
+        return self._keepers.get(identity)
 
-    def remember(self, tenant: TenantId, identity: str, keeper: Keeper) -> None:
+    def remember(self, identity: str, keeper: Keeper) -> None:
         """A backend has said under which id it keeps something."""
-        self._keepers[tenant, identity] = keeper
+        self._keepers[identity] = keeper
         if len(self._keepers) > MAX_KEPT:
             self._keepers.popitem(last=False)

@@ -10,11 +10,12 @@ from gateway.api.calls import Asked, check_depth, read_call, refuse_encoding
 from gateway.api.door import Door, Exchange
 from gateway.api.endpoints import Endpoint, is_id
 from gateway.api.errors import ApiError
+from gateway.api.kept import Keeper
 from gateway.api.said import pick_headers, read_said
 from gateway.api.uploads import FormUpload
 from gateway.backends.base import Call
 from gateway.backends.headers import to_engine
-from gateway.core.types import BackendId, TenantId
+from gateway.core.types import ANONYMOUS, BackendId, TenantId
 
 Picked = dict[bytes, bytes]
 _JSON = "application/json"
@@ -137,20 +138,11 @@ class Api:
         tenant: TenantId,
         able: frozenset[BackendId],
     ) -> tuple[Asked, frozenset[BackendId]]:
-        """Return what a call asks of something kept, and who keeps it.
-
-        If nobody is known to, it can only be the one backend that offers this at all.
-        """
-        keeper = self._door.kept.keeper(tenant, kept_id)
+        """Return what a call asks of something kept, and who keeps it."""
+        keeper = self._keeper(kept_id, tenant, able)
         if keeper is not None:
-            models = (keeper.model, keeper.model)
+            models = (keeper.public_model, keeper.model)
             return _asked(models, raw, headers, tenant), able & {keeper.backend}
-        if not is_id(kept_id) or len(able) != 1:
-            raise ApiError(
-                status=HTTPStatus.NOT_FOUND,
-                message="There is nothing with this id.",
-                code="not_found",
-            )
         models = self._door.model_of(None, self._endpoint, able)
         return _asked(models, raw, headers, tenant), able
 
@@ -159,8 +151,27 @@ class Api:
     ) -> frozenset[BackendId]:
         """Return who can go on from an earlier response, if the call does: who made that."""
         previous = asked.body.get("previous_response_id")
-        keeper = self._door.kept.keeper(tenant, previous) if isinstance(previous, str) else None
+        if not isinstance(previous, str):
+            return able
+        keeper = self._keeper(previous, tenant, able)
         return able if keeper is None else able & {keeper.backend}
+
+    def _keeper(self, kept_id: str, tenant: TenantId, able: frozenset[BackendId]) -> Keeper | None:
+        """Return who keeps something for a tenant; ApiError 404 if that cannot be known.
+
+        An id from before the gateway's start is asked of the one backend there is, but only where
+        nobody has a key: with keys it could be anybody's.
+        """
+        keeper = self._door.kept.keeper(kept_id)
+        if keeper is None and tenant == ANONYMOUS and len(able) == 1 and is_id(kept_id):
+            return None
+        if keeper is None or keeper.tenant != tenant:
+            raise ApiError(
+                status=HTTPStatus.NOT_FOUND,
+                message="There is nothing with this id.",
+                code="not_found",
+            )
+        return keeper
 
 
 class ApiWithId:

@@ -152,7 +152,8 @@ def test_a_streamed_response(client: OpenAI) -> None:
     assert kinds[0] == "response.created"
     assert kinds[-1] in ("response.completed", "response.incomplete")
     assert final.model == "gpt-x"
-    assert client.responses.retrieve(final.id).output_text == final.output_text
+    kept = client.responses.retrieve(final.id)
+    assert (kept.output_text, kept.model) == (final.output_text, "gpt-x")
 
 
 def test_a_structured_response(client: OpenAI) -> None:
