@@ -110,8 +110,10 @@ class LiveRun:
             for arrival in arrivals:
                 tasks.create_task(self._client(arrival))
         while (at := self._scheduler.wake_at) is not None and at < float("inf"):
+            told = len(self.log)
             await sleep_until(at)
-            await asyncio.sleep(0)
+            await asyncio.sleep(1e-6)
+            assert len(self.log) > told, f"nobody woke the scheduler at {at}"
         return self.log
 
     def _observe(self, now: float, event: Event, commands: Sequence[Command]) -> None:
