@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 
 import aiohttp
@@ -158,8 +158,9 @@ class Running:
         for engine in self.engines:
             engine.script = plain
         if self.canary:
-            async with asyncio.timeout(1.0):
-                canary = await self.post(chat("canary"))
+            # On a connection of its own: one that has been idle may be closed as it is used.
+            async with aiohttp.ClientSession() as session, asyncio.timeout(1.0):
+                canary = await replace(self, session=session).post(chat("canary"))
             assert canary.status == 200, canary.body
         metrics = await self.request("GET", "/metrics")
         assert b"hexsage_requests_in_flight 0.0" in metrics.body
