@@ -244,6 +244,7 @@ class Gateway:
                 open_without_key=settings.is_admin_loopback,
                 fleet=self.operations,
                 tuner=self._tuner,
+                predictor=self._predictor,
             )
         )
         endpoints = {**ENDPOINTS, **passed_through(settings.passthrough)}

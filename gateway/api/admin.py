@@ -1,6 +1,7 @@
 """/admin: what the scheduler sees and by which policy it decides, for those who hold the key."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from hmac import compare_digest
 
 from fastapi import APIRouter, Depends, Request
@@ -14,6 +15,7 @@ from gateway.api.tuner import tuner_router
 from gateway.core.events import PolicyChanged
 from gateway.core.policies.base import Policy
 from gateway.core.scheduler import Scheduler
+from gateway.predictor.predictor import LengthPredictor
 from gateway.runtime.clock import Clock
 from gateway.runtime.driver import Driver
 from gateway.telemetry.decisions import Recent
@@ -52,6 +54,7 @@ def admin_router(
     open_without_key: bool,
     fleet: FleetControl,
     tuner: Tuner,
+    predictor: LengthPredictor,
 ) -> APIRouter:
     """Build the routes."""
 
@@ -84,6 +87,10 @@ def admin_router(
             raise bad_request(str(error), code="invalid_policy") from None
         driver.feed(PolicyChanged(policy))
         return Json(snapshots.policy(policy))
+
+    @router.get("/predictor")
+    async def get_predictor() -> Json:
+        return Json(asdict(predictor.snapshot()))
 
     def backends() -> list[dict[str, object]]:
         said = vitals()

@@ -125,3 +125,14 @@ async def test_what_does_not_end_in_time_is_told_why(stream: bool) -> None:
         assert b"[DONE]" not in said
         assert gateway.driver.in_flight == 0
         assert engine.calls[0].gone_at is not None
+
+
+async def test_the_predictor_tells_how_it_fares() -> None:
+    async with a_fake_backend(plain) as engine, a_gateway(engine) as gw:
+        await gw.post(chat("secret"))
+        reply = await gw.request("GET", "/admin/predictor")
+
+    assert reply.json["answered"] == 1
+    assert isinstance(reply.json["by_level"], dict)
+    assert isinstance(reply.json["calibration"], dict)
+    assert b"secret" not in reply.body
