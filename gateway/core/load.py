@@ -147,16 +147,11 @@ class BackendLoad:
 
     def has_room(self, call: Call, budget_share: float) -> bool:
         """Return whether the call fits the KV budget; an idle backend takes anything."""
-        if not self.running:
-            return True
-        if not self.has_slot():
-            return False
         request = call.request
-        need = call.output_tokens + request.prompt_tokens
+        need = call.least_tokens
         if request.prefix:
-            need += self.prefix.unreferenced_tokens(request.prefix) - call.prefix_tokens
-        share = budget_share * self.breaker.ramp
-        return self.reserved_tokens + need <= share * self.profile.kv_tokens
+            need += self.prefix.unreferenced_tokens(request.prefix)
+        return need <= self.free_tokens(budget_share)
 
     def bind(self, call: Call) -> None:
         """Count a call's work here from now on, whether it waits or runs."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.core.breaker import HealthRules
 from gateway.core.call import Call
 from gateway.core.load import BackendLoad
 from gateway.core.types import BackendState, PromptSegment
@@ -127,6 +128,18 @@ def test_room_is_measured_in_kv_tokens(
     start(load, sized("running", 100, 10, TEMPLATE))
 
     assert load.has_room(sized("r", prompt_tokens, 10, prefix), share) is fits
+
+
+def test_a_backend_that_is_just_back_has_a_share_of_its_budget() -> None:
+    load = BackendLoad(a_backend(profile=a_profile(kv_tokens=1000)))
+    start(load, sized("running", 90, 10))
+    load.breaker.warm_up(0.0, HealthRules(ramp_s=10.0))
+    load.breaker.look(3.0, HealthRules(ramp_s=10.0))
+    assert load.breaker.ramp == 0.4
+
+    assert load.free_tokens(0.5) == 0.4 * 0.5 * 1000 - 100
+    assert load.has_room(sized("fits", 90, 10), 0.5)
+    assert not load.has_room(sized("does not", 91, 10), 0.5)
 
 
 def test_an_idle_backend_has_room_for_anything() -> None:
