@@ -39,8 +39,8 @@ class Health:
 
     def started(self, load: BackendLoad, now: float) -> None:
         """A call was sent to the backend."""
-        if load.in_flight == 1:
-            load.heard_at = now
+        if next(iter(load.running.values())).started_at == now:
+            load.heard_at = now  # it was idle until now; several may be sent at once
         self._silence_at = min(self._silence_at, self._overdue_at(load))
 
     def succeeded(self, load: BackendLoad, call: Call, now: float) -> None:

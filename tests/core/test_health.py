@@ -317,3 +317,17 @@ def test_silence_is_noticed_though_nothing_else_happens() -> None:
 
     assert story.scheduler.wake_at == 20.0
     assert story.feed(TimePassed(), 20.0) == [B]
+
+
+def test_several_calls_started_at_once_give_a_backend_its_full_patience() -> None:
+    """After a long rest, too: silence counts from the start of the oldest."""
+    busy = a_backend("a", max_in_flight=1)
+    story = Story(busy, a_backend("b", models=frozenset({"m2"})))
+    for _ in range(3):
+        story.arrive(500.0)
+    both = a_backend("b")
+
+    assert story.feed(BackendChanged(both), 500.0) == [B, B]
+    story.feed(TimePassed(), 501.0)
+
+    assert story.breaker("b") is BreakerState.CLOSED
