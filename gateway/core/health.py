@@ -31,6 +31,11 @@ class Health:
         self._silence_at = inf
         """Before this instant no backend has been silent for too long."""
 
+    def change(self, rules: HealthRules) -> None:
+        """From now on these rules hold; `look` finds what is due by them."""
+        self.rules = rules
+        self._silence_at = -inf
+
     def came_up(self, load: BackendLoad, now: float) -> None:
         """A backend is here, or here again, while there is work."""
         if load.breaker.state is BreakerState.CLOSED:

@@ -522,7 +522,7 @@ class Scheduler:
         if event.weights is not None:
             self._shares.change(event.weights)
         if event.health is not None:
-            self.health.rules = event.health
+            self.health.change(event.health)
             self._look_at_health(now, out)  # what was to come later may be due by these
         if event.retries is not None:
             self.retries.rules = event.retries

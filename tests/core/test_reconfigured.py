@@ -7,7 +7,7 @@ from gateway.core.events import Arrived, BackendChanged, Finished, Reconfigured
 from gateway.core.outcomes import RejectReason
 from gateway.core.policies import policy_from_name
 from gateway.core.scheduler import Scheduler
-from gateway.core.types import BackendState, RequestId, TenantId
+from gateway.core.types import BackendId, BackendState, RequestId, TenantId
 from tests.builders import a_backend, a_request
 from tests.core.referee import Referee
 
@@ -87,6 +87,16 @@ def test_new_weights_hold_from_the_next_turn() -> None:
         served.append(int(running[1:]) % 2)
 
     assert 8 <= served.count(0) <= 10
+
+
+def test_a_backend_that_has_been_silent_for_too_long_by_new_rules_is_kept_out_at_once() -> None:
+    scheduler = Scheduler([a_backend("a"), a_backend("b")], policy_from_name("hexsage"))
+    referee = Referee(scheduler)
+    referee.feed(Arrived(a_request("silent")), 0.0)
+
+    referee.feed(Reconfigured(health=HealthRules(silence_s=10.0)), 30.0)
+
+    assert scheduler.fleet.loads[BackendId("a")].breaker.is_open
 
 
 def test_what_new_health_rules_make_due_happens_at_once() -> None:
