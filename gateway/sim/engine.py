@@ -257,8 +257,15 @@ class EngineModel:
         return used * self._block_tokens
 
     def kv_reserved_tokens(self, now: float) -> int:
-        """Return those tokens and the ones that calls in the batch have reserved beyond."""
-        return self.kv_used_tokens(now) + self._promised_blocks() * self._block_tokens
+        """Return those tokens and the ones that calls in the batch have reserved beyond.
+
+        What is promised is counted where the run began: since then, use has grown into it.
+        """
+        used_tokens = self.kv_used_tokens(now)
+        began_with = self._used_blocks + self._promised_blocks()
+        if self._run is not None and self._run.is_decode:
+            began_with += self._decoding.blocks_needed(1)
+        return max(used_tokens, began_with * self._block_tokens)
 
     def kv_usage(self, now: float) -> float:
         """Return the share of the KV cache in use, 0 to 1."""

@@ -4,7 +4,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.core.profiles import PROFILES, GpuProfile
@@ -492,6 +492,7 @@ def test_reserved_room_is_kept_from_others_however_short_the_answer_is() -> None
     assert done["behind"].started_at >= done["head"].started_at
 
 
+@example([(1, 49, 20), (1, 1, 0), (1, 45, 20), (1, 3, 14), (1, 1, 0)])
 @settings(deadline=None)
 @given(
     st.lists(
