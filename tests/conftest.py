@@ -1,4 +1,4 @@
-"""What all tests share: which are not run unless asked for, and the same examples in CI each time."""
+"""What all tests share: what runs only when asked for, and in CI the same examples each time."""
 
 import os
 
