@@ -77,6 +77,8 @@ class Health:
         """A call is not there any more, whatever it has told: its permit comes back."""
         if load.breaker.trial == call.request.id:
             load.breaker.trial = None
+        if load.running:  # the oldest may be another one now, with less patience
+            self._silence_at = min(self._silence_at, self._overdue_at(load))
 
     def reset(self, load: BackendLoad) -> None:
         """An operator says that the backend is well."""

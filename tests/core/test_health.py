@@ -306,6 +306,19 @@ def test_nothing_is_started_on_a_backend_by_the_event_that_takes_it_away() -> No
     assert story.feed(BackendRemoved(A), 9.0) == []
 
 
+def test_patience_is_that_of_the_oldest_call_that_is_left() -> None:
+    story = Story()
+    long, where = story.arrive(0.0, answer_tokens=1000)  # 100 s: its patience is 400 s
+    assert where == [A]
+    story.scheduler.handle(BackendChanged(story.load("b").backend, BackendState.DOWN), 0.5)
+    story.arrive(1.0)
+    story.scheduler.handle(BackendChanged(story.load("b").backend), 2.0)
+
+    story.feed(Abandoned(RequestId(long)), 30.0)
+
+    assert story.breaker("a") is BreakerState.OPEN
+
+
 def test_silence_is_noticed_though_nothing_else_happens() -> None:
     backends = a_backend("a", max_in_flight=1), a_backend("b", max_in_flight=1)
     story = Story(*backends, policy="hexgen")
