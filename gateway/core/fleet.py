@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from gateway.core.breaker import BreakerState
 from gateway.core.calibration import Speed
 from gateway.core.call import Call
 from gateway.core.cost import average
@@ -30,13 +31,18 @@ class Pool:
         self.turn = 0
         """Decisions taken for it, for policies that take turns."""
 
-    def open(self) -> list[BackendLoad]:
+    def open(self) -> tuple[BackendLoad, ...]:
         """Return the backends that may be given calls now.
 
         If the breakers keep out all that are up, they have lost their point: then none counts.
         """
-        up = [load for load in self.loads if load.state is BackendState.UP]
-        return [load for load in up if load.breaker.admits] or up
+        for load in self.loads:
+            if load.state is not BackendState.UP or load.breaker.state is not BreakerState.CLOSED:
+                break
+        else:
+            return self.loads
+        up = tuple(load for load in self.loads if load.state is BackendState.UP)
+        return tuple(load for load in up if load.breaker.admits) or up
 
 
 class Fleet:
@@ -88,7 +94,7 @@ class Fleet:
         """Return whether no backend has come, gone or become able to do something else since."""
         return self._pools.get(tuple(load.id for load in pool.loads)) is pool
 
-    def open_for(self, call: Call) -> list[BackendLoad]:
+    def open_for(self, call: Call) -> tuple[BackendLoad, ...]:
         """Backends that may be given this call now; those that failed it only if all have."""
         return untried(call, self.pool(call.request).open())
 
@@ -153,8 +159,8 @@ class Fleet:
             self._references[model] = average([load.profile for load in self._by_model[model]])
 
 
-def untried(call: Call, loads: list[BackendLoad]) -> list[BackendLoad]:
+def untried(call: Call, loads: tuple[BackendLoad, ...]) -> tuple[BackendLoad, ...]:
     """Return the backends that have not failed the call; if all have, all."""
     if call.tried:
-        return [load for load in loads if load.id not in call.tried] or loads
+        return tuple(load for load in loads if load.id not in call.tried) or loads
     return loads

@@ -25,10 +25,12 @@ class BackendLoad:
         "calibration",
         "context_tokens",
         "heard_at",
+        "id",
         "pending_prefill_tokens",
         "prefix",
         "profile",
         "running",
+        "score_terms",
         "state",
         "was_silent",
     )
@@ -39,6 +41,7 @@ class BackendLoad:
         state: BackendState = BackendState.UP,
         shares: FairShares | None = None,
     ) -> None:
+        self.id: BackendId = backend.id
         self.backend = backend
         self.calibration = Calibration(backend.profile)
         self.profile = backend.profile
@@ -63,21 +66,19 @@ class BackendLoad:
         """Predicted unloaded seconds of work bound or running here, less what is done."""
         self.assigned_s = 0.0
         """All the work ever given to it (HexGen-Flow's published code scores by this)."""
+        self.score_terms: tuple[float, ...] | None = None
+        """What a dispatch policy worked out from this load; None: it has changed since."""
 
     def configure(self, backend: Backend, state: BackendState) -> None:
         """The backend is configured like this, or in this state, from now on."""
         self.backend = backend
         self.calibration.configure(backend.profile)
         self.profile = self.calibration.profile
+        self.score_terms = None
         self.state = state
         self.prefix.capacity_tokens = backend.profile.kv_tokens
         if state is BackendState.DOWN:
             self.prefix.forget()  # who comes back from the dead has an empty cache
-
-    @property
-    def id(self) -> BackendId:
-        """The backend's id."""
-        return self.backend.id
 
     @property
     def kv_tokens(self) -> int:
@@ -115,16 +116,6 @@ class BackendLoad:
             call.output_tokens,
         )
 
-    def has_slot(self) -> bool:
-        """Return whether the hard caps let one more call in."""
-        in_flight = len(self.running)
-        cap = self.backend.max_in_flight
-        return (
-            in_flight < self.profile.max_num_seqs
-            and (cap is None or in_flight < cap)
-            and not self.is_held_back()
-        )
-
     def is_held_back(self) -> bool:
         """Return whether it has all the calls that it may have while it recovers."""
         breaker = self.breaker
@@ -134,24 +125,25 @@ class BackendLoad:
             return False
         return len(self.running) >= max(int(breaker.ramp * self.profile.max_num_seqs), 1)
 
-    def free_tokens(self, budget_share: float | None) -> float:
-        """Return the KV budget that is left; without a limit while idle, or without a budget."""
-        if not self.running:
+    def free_tokens(self, budget_share: float) -> float:
+        """Return the KV budget that is left, in tokens: inf while idle, -inf at a hard cap."""
+        in_flight = len(self.running)
+        if not in_flight:
             return inf
-        if not self.has_slot():
+        profile, breaker, cap = self.profile, self.breaker, self.backend.max_in_flight
+        if in_flight >= profile.max_num_seqs or (cap is not None and in_flight >= cap):
             return -inf
-        if budget_share is None:
-            return inf
-        share = budget_share * self.breaker.ramp
-        return share * self.profile.kv_tokens - self.reserved_tokens
+        ramp = breaker.ramp
+        if (ramp < 1.0 or breaker.state is not BreakerState.CLOSED) and self.is_held_back():
+            return -inf
+        reserved_tokens = self._own_tokens + self.prefix.referenced_tokens
+        return budget_share * ramp * profile.kv_tokens - reserved_tokens
 
-    def has_room(self, call: Call, budget_share: float) -> bool:
-        """Return whether the call fits the KV budget; an idle backend takes anything."""
-        request = call.request
-        need = call.least_tokens
-        if request.prefix:
-            need += self.prefix.unreferenced_tokens(request.prefix)
-        return need <= self.free_tokens(budget_share)
+    def needed_tokens(self, call: Call) -> int:
+        """Return the KV tokens that the call would add here."""
+        prefix = call.request.prefix
+        shared_tokens = self.prefix.unreferenced_tokens(prefix) if prefix else 0
+        return call.least_tokens + shared_tokens
 
     def bind(self, call: Call) -> None:
         """Count a call's work here from now on, whether it waits or runs."""
@@ -171,6 +163,7 @@ class BackendLoad:
     def start(self, call: Call) -> None:
         """A bound call enters the engine."""
         request = call.request
+        self.score_terms = None
         call.fresh_tokens = self.fresh_tokens(call)
         call.context_tokens = request.prompt_tokens + call.output_tokens
         call.own_tokens = call.context_tokens - call.prefix_tokens
@@ -183,6 +176,7 @@ class BackendLoad:
 
     def prefill_done(self, call: Call) -> None:
         """The call's first token is out: its prompt is no longer ahead of others."""
+        self.score_terms = None
         self.pending_prefill_tokens -= call.fresh_tokens
         done_s = min(self.profile.prefill_s_per_token * call.fresh_tokens, call.backlog_s)
         call.fresh_tokens = 0
@@ -195,6 +189,7 @@ class BackendLoad:
         call.output_tokens = output_tokens
         call.context_tokens += change
         call.own_tokens += change
+        self.score_terms = None
         self.context_tokens += change
         self._own_tokens += change
         left_s = unloaded_s(self.profile, 0, call.context_tokens, remaining_tokens)
@@ -203,6 +198,7 @@ class BackendLoad:
     def stop(self, call: Call) -> None:
         """A call leaves the engine, however it ended."""
         del self.running[call.request.id]
+        self.score_terms = None
         self.pending_prefill_tokens -= call.fresh_tokens
         self.context_tokens -= call.context_tokens
         self._own_tokens -= call.own_tokens
@@ -221,11 +217,14 @@ class BackendLoad:
         """Take over what an earlier process learned of the backend's speed."""
         self.calibration.restore(saved)
         self.profile = self.calibration.profile
+        self.score_terms = None
 
     def learn(self, call: Call, now: float, finished: Finished | None) -> bool:
         """Learn from a call that leaves the engine; return whether `profile` changed."""
         changed = self.calibration.ended(call, now, finished)
-        self.profile = self.calibration.profile
+        if changed:
+            self.profile = self.calibration.profile
+            self.score_terms = None
         return changed
 
     def _lower_backlog(self, call: Call, by_s: float) -> None:

@@ -1,6 +1,6 @@
 """Placement: where calls wait and which backend each is given. One code path for all policies."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -149,7 +149,9 @@ class Placement:
     def _key(self, call: Call) -> float:
         return self.policy.order.key(call) + (HOPELESS_S if call.is_hopeless else 0.0)
 
-    def _bind(self, call: Call, pool: Pool, loads: list[BackendLoad], now: float) -> BackendLoad:
+    def _bind(
+        self, call: Call, pool: Pool, loads: Sequence[BackendLoad], now: float
+    ) -> BackendLoad:
         scores = self._scores(call, pool, loads)
         load = loads[min(range(len(loads)), key=scores.__getitem__)]
         load.bind(call)
@@ -161,7 +163,7 @@ class Placement:
     def _drain(self, load: BackendLoad, now: float) -> Iterator[Call]:
         while load.bound and load.state is BackendState.UP:
             call = load.bound.first(1)[0]
-            if not self._admits(load, call):
+            if load.needed_tokens(call) > self._rooms([load])[0]:
                 return
             load.bound.remove(call)
             assert call.decision is not None
@@ -199,22 +201,15 @@ class Placement:
         Those before it that cannot go are added to `passed`.
         """
         open_loads = pool.open()
-        rooms = [load.free_tokens(self.policy.budget_share) for load in open_loads]
-        widest = max(rooms, default=-inf)
+        open_rooms = self._rooms(open_loads)
+        widest = max(open_rooms, default=-inf)
         for call in self._candidates(queue):
-            least = call.least_tokens
-            if least > widest:
+            if call.least_tokens > widest:
                 passed.append(call)  # no need to ask each backend
                 continue
             loads = untried(call, open_loads)
-            free = [index for index, room in enumerate(rooms) if room >= least]
-            if loads is not open_loads:
-                free = [index for index, load in enumerate(loads) if self._admits(load, call)]
-            elif call.request.prefix:
-                free = [index for index in free if self._admits(loads[index], call)]
-            if self._overdue:
-                kept = self._kept_from(call)
-                free = [index for index in free if loads[index] not in kept]
+            rooms = open_rooms if loads is open_loads else self._rooms(loads)
+            free = self._free(call, loads, rooms)
             if not free:
                 passed.append(call)
                 continue
@@ -224,8 +219,8 @@ class Placement:
                 passed.append(call)
                 continue
             load = loads[best]
-            full = frozenset(loads[i].id for i in set(range(len(loads))) - set(free))
-            call.decision = self._decision(call, load, loads, scores, full, now)
+            full = {load.id for load in loads} - {loads[index].id for index in free}
+            call.decision = self._decision(call, load, loads, scores, frozenset(full), now)
             self._take(call)
             load.bind(call)
             self._start(call, load, now)
@@ -280,20 +275,37 @@ class Placement:
         limit = self.policy.hold if load.running else self.policy.hold_idle
         return best_score > 0 and score > limit * best_score
 
-    def _scores(self, call: Call, pool: Pool, loads: list[BackendLoad]) -> list[float]:
+    def _scores(self, call: Call, pool: Pool, loads: Sequence[BackendLoad]) -> list[float]:
         pool.turn += 1
         return self.policy.dispatch.scores(call, loads, pool.turn - 1)
 
-    def _admits(self, load: BackendLoad, call: Call) -> bool:
-        """Return whether the engine may be given the call now."""
-        share = self.policy.budget_share
-        if self.policy.binds is Binding.ARRIVAL and (
-            share is None or (self.policy.ranks_in_engine and load.backend.priority_scheduling)
-        ):
-            # The engine keeps the queue, in our order if it can: hand over, up to the hard cap.
-            cap = load.backend.max_in_flight
-            return (cap is None or load.in_flight < cap) and not load.is_held_back()
-        return load.has_room(call, share or 1.0)
+    def _free(self, call: Call, loads: Sequence[BackendLoad], rooms: Sequence[float]) -> list[int]:
+        """Return the places in `loads` of the backends that the call may be sent to now."""
+        least = call.least_tokens
+        free = [index for index, room in enumerate(rooms) if room >= least]
+        if call.request.prefix:
+            free = [index for index in free if loads[index].needed_tokens(call) <= rooms[index]]
+        if self._overdue:
+            kept = self._kept_from(call)
+            free = [index for index in free if loads[index] not in kept]
+        return free
+
+    def _rooms(self, loads: Sequence[BackendLoad]) -> list[float]:
+        """Return the KV tokens that each engine may still be given; -inf: no call at all."""
+        policy = self.policy
+        share = policy.budget_share
+        if policy.binds is Binding.LATE and share is not None:
+            return [load.free_tokens(share) for load in loads]
+        rooms = []
+        for load in loads:
+            if share is None or (policy.ranks_in_engine and load.backend.priority_scheduling):
+                # The engine keeps the queue, in our order if it can: hand over, up to the cap.
+                cap = load.backend.max_in_flight
+                may = (cap is None or load.in_flight < cap) and not load.is_held_back()
+                rooms.append(inf if may else -inf)
+            else:
+                rooms.append(load.free_tokens(share))
+        return rooms
 
     def _start(self, call: Call, load: BackendLoad, now: float) -> None:
         call.charged_s = call.backlog_s
@@ -306,7 +318,7 @@ class Placement:
         self,
         call: Call,
         load: BackendLoad,
-        loads: list[BackendLoad],
+        loads: Sequence[BackendLoad],
         scores: list[float],
         full: frozenset[BackendId],
         now: float,
@@ -318,15 +330,14 @@ class Placement:
             backend_id=load.id,
             decided_at=now,
             policy=self.policy.name,
-            scores={other.id: score for other, score in zip(loads, scores, strict=True)},
+            scores=dict(zip([other.id for other in loads], scores, strict=True)),
             full=full,
             order_key=call.order_key,
             queue_s=now - call.came_at,
             predicted_s=predicted_s,
             budget_s=call.budget_s,
             laxity_s=None if due_s is None else due_s - predicted_s,
-            output_tokens_p50=call.request.output.quantile(0.5),
-            output_tokens_p90=call.request.output.quantile(0.9),
+            output=call.request.output,
         )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, NewType
 
-from gateway.core.lengths import LengthDistribution
+from gateway.core.lengths import PRIOR, LengthDistribution
 from gateway.core.profiles import GpuProfile
 
 RequestId = NewType("RequestId", str)
@@ -71,6 +71,8 @@ class InferenceRequest:
     first_seen_at: float | None = None
     """A client's retry keeps the place of its first try: when that arrived."""
     body_bytes: int = 0
+    queue_timeout_s: float | None = None
+    """How long it may wait; None: as long as the queue allows."""
     reports_first_token: bool = False
     """The driver will feed `FirstToken`: the answer streams."""
 
@@ -119,5 +121,15 @@ class Decision:
     """What of the deadline this stage may use; None without one."""
     laxity_s: float | None = None
     """Budget left minus predicted execution time."""
-    output_tokens_p50: float = 0.0
-    output_tokens_p90: float = 0.0
+    output: LengthDistribution = PRIOR
+    """What was predicted of the answer's length."""
+
+    @property
+    def output_tokens_p50(self) -> float:
+        """The length that half of such answers do not exceed."""
+        return self.output.quantile(0.5)
+
+    @property
+    def output_tokens_p90(self) -> float:
+        """The length that nine of ten such answers do not exceed."""
+        return self.output.quantile(0.9)

@@ -131,4 +131,4 @@ def test_a_new_backend_may_begin_in_any_state() -> None:
     fleet.change(a_backend("a"), BackendState.DRAINING)
 
     assert fleet.loads[A].state is BackendState.DRAINING
-    assert fleet.pool(a_request()).open() == []
+    assert fleet.pool(a_request()).open() == ()

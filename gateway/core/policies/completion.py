@@ -9,6 +9,9 @@ For a call r on backend m with n calls in flight (`docs/policies.md` has the der
 
 PB: prompt tokens there whose first token is not out; KV: prompt and predicted output tokens
 there; p_r: r's prompt tokens that are not in m's prefix cache; o_r: its predicted output.
+
+So S = w + x p_r + y o_r + z o_r in_r with four terms that belong to the backend alone: they are
+worked out once for each change of it, and a call costs four products a backend.
 """
 
 from collections.abc import Sequence
@@ -31,27 +34,39 @@ class Completion:
     def scores(self, call: Call, loads: Sequence[BackendLoad], turn: int) -> list[float]:
         """Return seconds, own and caused, for each backend."""
         del turn
-        own_weight, caused_weight = 2 * self.alpha, 2 * (1 - self.alpha)
+        alpha = self.alpha
         prompt_tokens = call.request.prompt_tokens
         output_tokens = call.output_tokens
-        half_reads = 0.5 * output_tokens * prompt_tokens
+        reads = output_tokens * prompt_tokens
         prefix = call.request.prefix
         scores = []
         for load in loads:
-            profile = load.profile
-            prefill_s = profile.prefill_s_per_token
-            read_s = profile.kv_read_s_per_token
-            batch = len(load.running)
+            terms = load.score_terms
+            if terms is None or terms[0] != alpha:
+                terms = load.score_terms = self._terms(load)
             fresh_tokens = load.fresh_tokens(call) if prefix else prompt_tokens
-            weights_s = profile.decode_base_s
-            arithmetic_s = prefill_s * (batch + 1)
-            step_s = (
-                profile.step_overhead_s
-                + max(arithmetic_s, weights_s)
-                + read_s * (load.context_tokens + prompt_tokens)
+            _, here_s, prefill_s, decode_s, read_s = terms
+            scores.append(
+                here_s + prefill_s * fresh_tokens + decode_s * output_tokens + read_s * reads
             )
-            own_s = prefill_s * (load.pending_prefill_tokens + fresh_tokens)
-            own_s += output_tokens * step_s
-            caused_s = batch * (prefill_s * fresh_tokens + read_s * half_reads)
-            scores.append(own_weight * own_s + caused_weight * caused_s)
         return scores
+
+    def _terms(self, load: BackendLoad) -> tuple[float, ...]:
+        """Return alpha, seconds for any call, and seconds for each p_r, o_r and o_r in_r."""
+        own_weight, caused_weight = 2 * self.alpha, 2 * (1 - self.alpha)
+        profile = load.profile
+        prefill_s = profile.prefill_s_per_token
+        read_s = profile.kv_read_s_per_token
+        batch = len(load.running)
+        step_s = (
+            profile.step_overhead_s
+            + max(prefill_s * (batch + 1), profile.decode_base_s)
+            + read_s * load.context_tokens
+        )
+        return (
+            self.alpha,
+            own_weight * prefill_s * load.pending_prefill_tokens,
+            (own_weight + caused_weight * batch) * prefill_s,
+            own_weight * step_s,
+            (own_weight + caused_weight * batch / 2) * read_s,
+        )

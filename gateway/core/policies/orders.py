@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gateway.core.call import Call
-from gateway.core.gittins import attention_cost, gittins_index
+from gateway.core.gittins import Cost, attention_cost, gittins_index
 
 ASSUMED_SLO_S = 60.0
 """The deadline that deadline orders assume for a call that has none, after its arrival."""
@@ -55,8 +55,8 @@ class GittinsFirst:
 
     def key(self, call: Call) -> float:
         """Return the index in token^2, for what the call has attained so far."""
-        cost_of = attention_cost(call.request.prompt_tokens)
-        return gittins_index(call.request.output, cost_of, call.tokens_seen)
+        cost = attention_cost(call.request.prompt_tokens)
+        return gittins_index(call.request.output, cost, call.tokens_seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,10 @@ class VirtualDeadline:
         if call.run is not None:
             return call.run.opened_at + WORKFLOW_SCALE * call.total_s
         prompt_tokens = call.request.prompt_tokens
-        prefill_s = call.reference_prefill_s
         share_s = call.reference_step_s / call.reference_kv_tokens
-
-        def engine_s(output_tokens: float) -> float:
-            return prefill_s + share_s * output_tokens * (output_tokens / 2 + prompt_tokens)
-
+        engine_s = Cost(
+            linear=share_s * prompt_tokens,
+            square=share_s / 2,
+            fixed=call.reference_prefill_s,
+        )
         return call.arrived_at + self.kappa * gittins_index(call.request.output, engine_s)
