@@ -81,6 +81,7 @@ def a_request(
     first_seen_at: float | None = None,
     reports_first_token: bool = True,
     body_bytes: int = 0,
+    queue_timeout_s: float | None = None,
 ) -> InferenceRequest:
     """A request whose answer length is known unless `output` says otherwise."""
     return InferenceRequest(
@@ -98,6 +99,7 @@ def a_request(
         first_seen_at=first_seen_at,
         reports_first_token=reports_first_token,
         body_bytes=body_bytes,
+        queue_timeout_s=queue_timeout_s,
     )
 
 

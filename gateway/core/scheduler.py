@@ -1,6 +1,5 @@
 """Scheduler: one event in, all commands out. The live gateway and the simulator run this object."""
 
-from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import assert_never
@@ -39,13 +38,11 @@ from gateway.core.queues import FairShares
 from gateway.core.retries import Retries, RetryRules
 from gateway.core.stages import WorkflowEvent
 from gateway.core.types import Backend, BackendId, BackendState, InferenceRequest
+from gateway.core.waits import WAITING, Waits
 from gateway.core.workflow import WorkflowRun, Workflows
 
 MAX_ENGINE_PRIORITY = 2**53 - 1
 """vLLM reads a 64-bit integer; beyond 2^53 JSON numbers lose digits on the way."""
-
-
-WAITING = frozenset({CallState.HELD, CallState.QUEUED, CallState.PAUSED})
 
 
 class Scheduler:
@@ -81,8 +78,7 @@ class Scheduler:
         self._learns_profiles = learns_profiles
         self._sequence = 0
         self._shutting_down = False
-        self._timeouts: deque[tuple[float, Call]] = deque()
-        """(since when it waits, call) in that order: the first times out first."""
+        self._waits = Waits()
         self._silent: list[tuple[float, int, Call]] = []
         """Heap of running calls that report no first token, by when it should be out."""
 
@@ -536,10 +532,10 @@ class Scheduler:
         self.admission.limits = limits
         self._look_at_the_clock(now, out)
         # Who has waited least loses least.
-        for since, call in list(reversed(self._timeouts)):
+        for call in self._waits.latest_first():
             if not self.admission.total.exceeds(limits, 1.0, 0, further=0):
                 break
-            if _waits(call, since):
+            if call.state in WAITING:  # it may have gone with another one
                 self._end_wait(call, Outcome.EVICTED, RejectReason.QUEUE_FULL, now, out)
 
     # Time
@@ -550,11 +546,8 @@ class Scheduler:
         self._look_at_health(now, out)
 
     def _look_at_the_clock(self, now: float, out: list[Command]) -> None:
-        timeout_s = self.admission.limits.timeout_s
-        while self._timeouts and self._timeouts[0][0] + timeout_s <= now:
-            since, call = self._timeouts.popleft()
-            if _waits(call, since):
-                self._end_wait(call, Outcome.EVICTED, RejectReason.QUEUE_TIMEOUT, now, out)
+        for call in self._waits.due(self.admission.limits.timeout_s, now):
+            self._end_wait(call, Outcome.EVICTED, RejectReason.QUEUE_TIMEOUT, now, out)
         for run in self.workflows.idle(now):
             self._close(run, WorkflowEvent.WENT_IDLE, now, out)
 
@@ -569,12 +562,9 @@ class Scheduler:
             self._send(self.placement.add([call], now), now, out)
 
     def _set_alarm(self) -> None:
-        timeouts = self._timeouts
-        while timeouts and not _waits(timeouts[0][1], timeouts[0][0]):
-            timeouts.popleft()
         wake_at = self.workflows.next_idle_at()
-        if timeouts:  # somebody waits
-            queue_at = timeouts[0][0] + self.admission.limits.timeout_s
+        queue_at = self._waits.next_at(self.admission.limits.timeout_s)
+        if queue_at is not None:  # somebody waits
             for at in (queue_at, self.retries.next_at(), self.health.next_at()):
                 if at is not None and (wake_at is None or at < wake_at):
                     wake_at = at
@@ -585,8 +575,7 @@ class Scheduler:
     def _wait(self, call: Call, now: float) -> None:
         request = call.request
         self.admission.entered(request.tenant, request.body_bytes, call.reference_s)
-        call.waits_since = now
-        self._timeouts.append((now, call))
+        self._waits.add(call, now)
 
     def _unwait(self, call: Call) -> None:
         request = call.request
@@ -596,10 +585,6 @@ class Scheduler:
         load = call.load
         assert load is not None, f"running call {call.request.id} has no backend"
         return load
-
-
-def _waits(call: Call, since: float) -> bool:
-    return call.state in WAITING and call.waits_since == since
 
 
 def _reference_s(call: Call, output_tokens: int) -> float:

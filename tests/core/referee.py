@@ -243,7 +243,7 @@ class Referee:
         scheduler = self.scheduler
         timeout_s = scheduler.admission.limits.timeout_s
         due = [
-            call.waits_since + timeout_s
+            call.waits_since + (call.request.queue_timeout_s or timeout_s)
             for call in scheduler.calls.values()
             if call.state is not CallState.RUNNING
         ]

@@ -238,6 +238,7 @@ class Player:
             eligible=ELIGIBLE[a // 390 % 12],
             first_seen_at=(None, None, self.now - 4)[a // 4680 % 3],
             body_bytes=(0, 200)[a // 14040 % 2],
+            queue_timeout_s=(None, None, 1.0, 60.0)[a // 56160 % 4],
             reports_first_token=a // 28080 % 2 == 0,
         )
 
