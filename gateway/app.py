@@ -20,6 +20,7 @@ from gateway.api.models import models_router
 from gateway.api.observe import health_router, metrics_router
 from gateway.api.openai import Api
 from gateway.api.openapi import describe
+from gateway.api.overview import Sources
 from gateway.api.responses import install_error_handlers
 from gateway.api.tenants import EverybodyAnonymous, KeyHolders, TenantResolver
 from gateway.api.workflows import EndedWorkflows, workflows_router
@@ -43,6 +44,9 @@ from gateway.sim.recorder import Recorder
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.decisions import DecisionLog, Recent
 from gateway.telemetry.prometheus import BackendGauges, Gauges, render
+from gateway.telemetry.requests import Requests
+from gateway.telemetry.timelines import Timelines
+from gateway.telemetry.trends import Trends
 from gateway.tuning import live_tuner
 
 _T = TypeVar("_T")
@@ -89,6 +93,10 @@ class Gateway:
             knows_workflow=self._specs.__contains__,
         )
         self._recent = Recent()
+        self._requests = Requests(self.scheduler)
+        self._timelines = Timelines()
+        self._started_at = self._clock.now()
+        self._trends = Trends(self.scheduler.placement.policy, self._started_at)
         self._ended = EndedWorkflows()
         self._wish: dict[str, object] = {}
         """What of the configured policy was changed since, by an operator or the tuner."""
@@ -105,6 +113,9 @@ class Gateway:
         observers: list[Observer] = [
             self.counters.observe,
             self._recent.observe,
+            self._requests.observe,
+            self._timelines.observe,
+            self._trends.observe,
             self._ended.observe,
             recorder.observe,
         ]
@@ -207,6 +218,7 @@ class Gateway:
             max_json_depth=settings.limits.max_json_depth,
             body_timeout_s=settings.limits.body_timeout_s,
             patience_s=settings.limits.slow_reader_s,
+            expect=self._requests.expect,
         )
         rest = FastAPI(
             title="HexSage", version=__version__, lifespan=self._lifespan, redirect_slashes=False
@@ -234,23 +246,34 @@ class Gateway:
         key = settings.admin_key
         admin.include_router(
             admin_router(
-                self.scheduler,
                 self.driver,
-                self._clock,
+                self._sources(),
                 recent=self._recent,
-                vitals=self.engines.vitals,
                 make_policy=self._changed_policy,
                 admin_key=key.get_secret_value() if key else None,
                 open_without_key=settings.is_admin_loopback,
                 fleet=self.operations,
-                tuner=self._tuner,
-                predictor=self._predictor,
+                is_stopping=lambda: self._is_stopping,
             )
         )
         endpoints = {**ENDPOINTS, **passed_through(settings.passthrough)}
         describe(rest, endpoints.values())
         front = Front({path: Api(door, endpoint) for path, endpoint in endpoints.items()}, rest)
         return front, admin
+
+    def _sources(self) -> Sources:
+        return Sources(
+            scheduler=self.scheduler,
+            clock=self._clock,
+            vitals=self.engines.vitals,
+            trends=self._trends,
+            timelines=self._timelines,
+            requests=self._requests,
+            predictor=self._predictor,
+            tuner=self._tuner,
+            missing=self.missing,
+            started_at=self._started_at,
+        )
 
     def _catalog(self) -> Mapping[str, int | None]:
         return self.engines.catalog(self.scheduler.fleet.models())

@@ -10,20 +10,24 @@ from pydantic import BaseModel, ConfigDict
 from gateway.api import snapshots
 from gateway.api.errors import ApiError, bad_request
 from gateway.api.fleet import FleetControl, fleet_router, reload_router
+from gateway.api.live import live_router
+from gateway.api.overview import Sources
+from gateway.api.requests import requests_router
 from gateway.api.responses import Json
 from gateway.api.tuner import tuner_router
 from gateway.core.events import PolicyChanged
 from gateway.core.policies.base import Policy
-from gateway.core.scheduler import Scheduler
-from gateway.predictor.predictor import LengthPredictor
-from gateway.runtime.clock import Clock
 from gateway.runtime.driver import Driver
 from gateway.telemetry.decisions import Recent
-from gateway.tuner.tuner import Tuner
 
 PolicyMaker = Callable[[dict[str, object]], Policy]
 """Builds a policy from the configured one with some settings changed; ValueError says what is
 wrong with them."""
+
+
+OWN_PAGES = frozenset({"same-origin", "none"})
+"""What browsers say of requests that the dashboard or a person makes. Without a key, any page that
+an operator happens to visit could otherwise drain backends."""
 
 
 class PolicyWish(BaseModel):
@@ -43,21 +47,19 @@ class PolicyWish(BaseModel):
 
 
 def admin_router(
-    scheduler: Scheduler,
     driver: Driver,
-    clock: Clock,
+    sources: Sources,
     *,
     recent: Recent,
-    vitals: Callable[[], snapshots.Vitals],
     make_policy: PolicyMaker,
     admin_key: str | None,
     open_without_key: bool,
     fleet: FleetControl,
-    tuner: Tuner,
-    predictor: LengthPredictor,
+    is_stopping: Callable[[], bool],
 ) -> APIRouter:
     """Build the routes."""
 
+    scheduler, clock, vitals = sources.scheduler, sources.clock, sources.vitals
     guard = _guard(admin_key, open_without_key=open_without_key)
     router = APIRouter(prefix="/admin", dependencies=[Depends(guard)])
 
@@ -90,24 +92,30 @@ def admin_router(
 
     @router.get("/predictor")
     async def get_predictor() -> Json:
-        return Json(asdict(predictor.snapshot()))
+        return Json(asdict(sources.predictor.snapshot()))
 
     def backends() -> list[dict[str, object]]:
-        said = vitals()
+        said, policy = vitals(), scheduler.placement.policy
         loads = sorted(scheduler.fleet.loads.items())
-        return [snapshots.backend(load, said.get(name)) for name, load in loads]
+        return [snapshots.backend(load, said.get(name), policy) for name, load in loads]
 
     def show(name: str) -> dict[str, object]:
         return next((told for told in backends() if told["name"] == name), {"name": name})
 
     router.include_router(fleet_router(fleet, show))
     router.include_router(reload_router(fleet))
-    router.include_router(tuner_router(tuner))
+    router.include_router(tuner_router(sources.tuner))
+    router.include_router(requests_router(sources.requests, scheduler, clock))
+    router.include_router(live_router(sources, is_stopping))
     return router
 
 
 def _guard(admin_key: str | None, *, open_without_key: bool) -> Callable[[Request], None]:
     def guard(request: Request) -> None:
+        if request.headers.get("sec-fetch-site", "none") not in OWN_PAGES:
+            raise ApiError(
+                status=403, message="Other sites' pages may not use /admin.", code="admin_closed"
+            )
         if admin_key is None:
             if open_without_key:
                 return

@@ -58,6 +58,7 @@ class Door:
         max_json_depth: int,
         body_timeout_s: float,
         patience_s: float,
+        expect: Callable[[str, str], None],
     ) -> None:
         self.driver = driver
         self.clock = clock
@@ -69,6 +70,8 @@ class Door:
         self.max_json_depth = max_json_depth
         self.body_timeout_s = body_timeout_s
         self.patience_s = patience_s
+        self.expect = expect
+        """Is told the gateway's and the client's id of the request that arrives next."""
         self.ids = RequestIds()
         self.school = School(predictor, clock)
         self.first_tries = FirstTries()
@@ -159,6 +162,7 @@ class Exchange:
                     output = await lesson.forecast()
                     permit.expect(output.mean_tokens, door.clock.now())
                     request = self._request(asked, lesson, output, tenant, able, first_at, len(raw))
+                    door.expect(self.own_id, self.request_id.decode("ascii"))
                     async with door.driver.run(request, call) as served:
                         lesson.answer = served.answer
                         self._keep(served, tenant, asked)

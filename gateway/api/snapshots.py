@@ -45,9 +45,11 @@ def alpha_of(active: Policy) -> float | None:
     return alpha if isinstance(alpha, float) else None
 
 
-def backend(load: BackendLoad, metrics: EngineMetrics | None) -> dict[str, object]:
+def backend(load: BackendLoad, metrics: EngineMetrics | None, active: Policy) -> dict[str, object]:
     """Return one backend: what it is, what the gateway gave it, what it says of itself."""
     profile = load.backend.profile
+    share = active.budget_share
+    slots, cap = profile.max_num_seqs, load.backend.max_in_flight
     said = metrics or EngineMetrics()
     return {
         "name": load.id,
@@ -57,10 +59,12 @@ def backend(load: BackendLoad, metrics: EngineMetrics | None) -> dict[str, objec
         "models": sorted(load.backend.models),
         "gpu": profile.name,
         "in_flight": load.in_flight,
+        "slots": slots if cap is None else min(slots, cap),
         "queued": len(load.bound),
         "backlog_ms": ms(load.backlog_s),
         "kv_reserved_tokens": load.reserved_tokens,
         "kv_tokens": profile.kv_tokens,
+        "kv_budget_tokens": None if share is None else round(share * profile.kv_tokens),
         "learned": {
             "prefill": _correction(load.calibration.prefill),
             "decode": _correction(load.calibration.decode),
