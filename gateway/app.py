@@ -13,9 +13,11 @@ from pydantic import ValidationError
 from gateway import __version__
 from gateway.api import snapshots
 from gateway.api.admin import admin_router
+from gateway.api.desk import LocalDesk, Register
 from gateway.api.door import Door
 from gateway.api.endpoints import ENDPOINTS, passed_through
 from gateway.api.front import Front
+from gateway.api.kept import KeptIds
 from gateway.api.models import models_router
 from gateway.api.observe import health_router, metrics_router
 from gateway.api.openai import Api
@@ -204,13 +206,13 @@ class Gateway:
         """Return what clients are served, and /admin; the same routes if they share a port."""
         settings = self._settings
         tenants: TenantResolver = self._keys or EverybodyAnonymous()
+        self.register = Register(self._predictor, self._clock)
         door = Door(
-            self.driver,
+            LocalDesk(self.driver, self.register, self.alpha),
             self._clock,
             tenants=tenants,
-            predictor=self._predictor,
+            kept=KeptIds(),
             aliases=self._aliases,
-            alpha=lambda: snapshots.alpha_of(self.scheduler.placement.policy),
             offers=self.engines.offering,
             models=self.engines.models_of,
             max_body_bytes=settings.limits.max_body_bytes,
@@ -274,6 +276,10 @@ class Gateway:
             missing=self.missing,
             started_at=self._started_at,
         )
+
+    def alpha(self) -> float | None:
+        """Return the policy's alpha; None if it has none."""
+        return snapshots.alpha_of(self.scheduler.placement.policy)
 
     def _catalog(self) -> Mapping[str, int | None]:
         return self.engines.catalog(self.scheduler.fleet.models())

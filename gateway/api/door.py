@@ -9,24 +9,21 @@ from starlette.types import Receive, Scope, Send
 from gateway.api import errors
 from gateway.api.asgi import BodyGone, RequestIds, kept_request_id, send_error, send_whole
 from gateway.api.calls import Asked, missing_model
+from gateway.api.desk import Desk, Turn, arrival_of
 from gateway.api.disconnect import ClientLeft, client_present
 from gateway.api.endpoints import Endpoint
 from gateway.api.errors import ApiError
-from gateway.api.explain import explain, server_timing
-from gateway.api.first_tries import FirstTries
-from gateway.api.kept import Keeper, KeptIds
-from gateway.api.lesson import Lesson, School
+from gateway.api.explain import server_timing
+from gateway.api.kept import Keeper, Keepers
+from gateway.api.lesson import outline_of
 from gateway.api.limits import without_limit_headers
-from gateway.api.said import TTFT_DEADLINE_S_PER_TOKEN
 from gateway.api.tenants import Caller, TenantResolver
 from gateway.api.uploads import FormUpload
 from gateway.backends.base import BackendError, Call, Header, Shape
-from gateway.core.lengths import LengthDistribution
 from gateway.core.outcomes import RejectReason
-from gateway.core.types import BackendId, InferenceRequest, RequestId, TenantId
-from gateway.predictor.predictor import LengthPredictor
+from gateway.core.types import BackendId, TenantId
 from gateway.runtime.clock import Clock
-from gateway.runtime.driver import Driver, Refused, Served
+from gateway.runtime.driver import Refused
 
 STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 """Nothing between here and the client may gather events."""
@@ -40,17 +37,16 @@ Offers = Callable[[str], frozenset[BackendId]]
 
 
 class Door:
-    """What all endpoints share: who asks, what is known of prompts, and the driver."""
+    """What all endpoints share: who asks, what there is, and the desk."""
 
     def __init__(
         self,
-        driver: Driver,
+        desk: Desk,
         clock: Clock,
         *,
         tenants: TenantResolver,
-        predictor: LengthPredictor,
+        kept: Keepers,
         aliases: Mapping[str, str],
-        alpha: Callable[[], float | None],
         offers: Offers,
         models: Callable[[frozenset[BackendId]], frozenset[str]],
         max_body_bytes: int,
@@ -58,24 +54,18 @@ class Door:
         max_json_depth: int,
         body_timeout_s: float,
         patience_s: float,
-        expect: Callable[[str, str], None],
     ) -> None:
-        self.driver = driver
+        self.desk = desk
         self.clock = clock
         self.tenants = tenants
-        self.alpha = alpha
+        self.kept = kept
         self.offers = offers
         self.max_body_bytes = max_body_bytes
         self.max_upload_bytes = max_upload_bytes
         self.max_json_depth = max_json_depth
         self.body_timeout_s = body_timeout_s
         self.patience_s = patience_s
-        self.expect = expect
-        """Is told the gateway's and the client's id of the request that arrives next."""
         self.ids = RequestIds()
-        self.school = School(predictor, clock)
-        self.first_tries = FirstTries()
-        self.kept = KeptIds()
         self._aliases = aliases
         self._models = models
 
@@ -152,68 +142,37 @@ class Exchange:
         """Have the call scheduled and relay its answer, within what its key may use."""
         door = self._door
         now = door.clock.now()
-        lesson = Lesson(door.school, endpoint, asked, caller.tenant, now)
         tenant = caller.tenant
-        first_at = door.first_tries.of(tenant, raw, now) if asked.said.is_retry else None
-        with caller.account.enter(lesson.prompt_tokens, now) as permit:
-            try:
-                watched = upload.receive if upload else self._receive
-                async with client_present(watched, door.patience_s) as client:
-                    output = await lesson.forecast()
-                    permit.expect(output.mean_tokens, door.clock.now())
-                    request = self._request(asked, lesson, output, tenant, able, first_at, len(raw))
-                    door.expect(self.own_id, self.request_id.decode("ascii"))
-                    async with door.driver.run(request, call) as served:
-                        lesson.answer = served.answer
-                        self._keep(served, tenant, asked)
-                        await self._relay(served, asked, client, now, caller)
-            except ClientLeft:
-                await self._cut()
-                raise
-            except Refused as refused:
-                permit.refund(door.clock.now())
-                door.first_tries.remember(tenant, raw, first_at or now)
-                await self.fail(_refusal(refused, asked, endpoint))
-            except BackendError as error:
-                permit.settle(0, door.clock.now())
-                door.first_tries.remember(tenant, raw, first_at or now)
-                # If the client's own upload broke, that is what the engine broke on.
-                own = upload.failure if upload is not None else None
-                await self.fail(own or errors.failure(error), is_told=error.is_told)
-            finally:
-                used = lesson.used_tokens()
-                if used is not None:
-                    permit.settle(used, door.clock.now())
-                lesson.learn()
-
-    def _request(
-        self,
-        asked: Asked,
-        lesson: Lesson,
-        output: LengthDistribution,
-        tenant: TenantId,
-        able: frozenset[BackendId],
-        first_at: float | None,
-        body_bytes: int,
-    ) -> InferenceRequest:
-        said = asked.said
-        began_at = lesson.began_at if first_at is None else first_at
-        return InferenceRequest(
-            id=RequestId(self.own_id),
-            model=asked.model,
-            prompt_tokens=lesson.prompt_tokens,
-            output=output,
-            tenant=tenant,
-            flow=said.flow,
-            prefix=lesson.prefix(),
-            workflow=said.workflow,
-            deadline_at=_deadline_at(asked, output, began_at),
-            priority=asked.priority,
-            eligible=able,
-            first_seen_at=first_at,
-            body_bytes=body_bytes,
-            reports_first_token=asked.stream,
+        outline = outline_of(endpoint, asked, tenant)
+        arrival = arrival_of(
+            self.own_id,
+            self.request_id.decode(),
+            asked,
+            outline,
+            tenant,
+            able=able,
+            began_at=now,
+            body=raw,
+            queue_timeout_s=None,
         )
+        try:
+            watched = upload.receive if upload else self._receive
+            async with client_present(watched, door.patience_s) as client:
+
+                async def relay(turn: Turn) -> None:
+                    await self._keep(turn, tenant, asked)
+                    await self._relay(turn, client, now)
+
+                await door.desk.serve(arrival, caller, call, raw, relay)
+        except ClientLeft:
+            await self._cut()
+            raise
+        except Refused as refused:
+            await self.fail(_refusal(refused, asked, endpoint))
+        except BackendError as error:
+            # If the client's own upload broke, that is what the engine broke on.
+            own = upload.failure if upload is not None else None
+            await self.fail(own or errors.failure(error), is_told=error.is_told)
 
     async def fail(self, error: ApiError, *, is_told: bool = False) -> None:
         """Tell the client what went wrong, in the form that is still open."""
@@ -226,24 +185,15 @@ class Exchange:
             # There is no telling inside other bytes: only an end that is none.
             await self._cut()
 
-    async def _relay(
-        self,
-        served: Served,
-        asked: Asked,
-        client: client_present,
-        began_at: float,
-        caller: Caller,
-    ) -> None:
-        answer, decision = served.answer, served.start.decision
+    async def _relay(self, turn: Turn, client: client_present, began_at: float) -> None:
+        answer = turn.answer
         now = self._door.clock.now()
         headers: list[Header] = [
             *without_limit_headers(answer.headers),
-            *caller.account.headers(now),
+            *turn.headers,
             (b"x-request-id", self.request_id),
-            (b"server-timing", server_timing(decision, began_at, now)),
+            (b"server-timing", server_timing(turn.decided_at, turn.queue_s, began_at, now)),
         ]
-        if asked.said.explain:
-            headers += explain(served.start, self._door.alpha())
         if answer.whole is not None:
             client.answered()
             await send_whole(self._send, answer.status, headers, answer.whole)
@@ -266,11 +216,11 @@ class Exchange:
             if ended:
                 return
 
-    def _keep(self, served: Served, tenant: TenantId, asked: Asked) -> None:
-        made_id = served.answer.made_id
+    async def _keep(self, turn: Turn, tenant: TenantId, asked: Asked) -> None:
+        made_id = turn.answer.made_id
         if made_id is not None:
-            keeper = Keeper(tenant, served.start.backend_id, asked.model, asked.public_model)
-            self._door.kept.remember(made_id, keeper)
+            keeper = Keeper(tenant, turn.backend_id, asked.model, asked.public_model)
+            await self._door.kept.remember(made_id, keeper)
 
     async def _cut(self) -> None:
         """Cut the connection, with whatever lies on it unread, where the server lets us."""
@@ -286,14 +236,6 @@ def not_offered(endpoint: Endpoint) -> ApiError:
     return errors.refusal(Refused(RejectReason.NOT_SUPPORTED)).saying(
         f"No backend offers {endpoint.path}."
     )
-
-
-def _deadline_at(asked: Asked, output: LengthDistribution, began_at: float) -> float | None:
-    said = asked.said
-    deadline_s = said.deadline_s
-    if deadline_s is None and said.ttft_s is not None:
-        deadline_s = said.ttft_s + output.mean_tokens * TTFT_DEADLINE_S_PER_TOKEN
-    return None if deadline_s is None else began_at + deadline_s
 
 
 def _refusal(refused: Refused, asked: Asked, endpoint: Endpoint) -> ApiError:

@@ -4,15 +4,14 @@ import orjson
 
 from gateway.backends.base import Header
 from gateway.core.commands import Start
-from gateway.core.types import Decision
 
 
-def server_timing(decision: Decision, began_at: float, now: float) -> bytes:
+def server_timing(decided_at: float, queue_s: float, began_at: float, now: float) -> bytes:
     """Return `Server-Timing`: waiting, the engine up to its first byte, and the rest (ms)."""
-    upstream_s = max(now - decision.decided_at, 0.0)
-    own_s = max(now - began_at - decision.queue_s - upstream_s, 0.0)
+    upstream_s = max(now - decided_at, 0.0)
+    own_s = max(now - began_at - queue_s - upstream_s, 0.0)
     return b"queue;dur=%.1f, upstream;dur=%.1f, gateway;dur=%.1f" % (
-        decision.queue_s * 1000,
+        queue_s * 1000,
         upstream_s * 1000,
         own_s * 1000,
     )

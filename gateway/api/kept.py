@@ -1,7 +1,7 @@
 """KeptIds: which backend keeps what it made under an id, and for whom. Bounded."""
 
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from gateway.core.types import BackendId, TenantId
 
@@ -18,17 +18,27 @@ class Keeper(NamedTuple):
     """As the client called it."""
 
 
-class KeptIds:
+class Keepers(Protocol):
     """Ids of responses. Engines know no tenants, so whose an id is must be known here."""
+
+    async def keeper(self, identity: str) -> Keeper | None:
+        """Return who keeps it; None: not known."""
+
+    async def remember(self, identity: str, keeper: Keeper) -> None:
+        """A backend has said under which id it keeps something; whoever asks now is told."""
+
+
+class KeptIds:
+    """Those of this process."""
 
     def __init__(self) -> None:
         self._keepers: OrderedDict[str, Keeper] = OrderedDict()
 
-    def keeper(self, identity: str) -> Keeper | None:
+    async def keeper(self, identity: str) -> Keeper | None:
         """Return who keeps it; None: not known."""
         return self._keepers.get(identity)
 
-    def remember(self, identity: str, keeper: Keeper) -> None:
+    async def remember(self, identity: str, keeper: Keeper) -> None:
         """A backend has said under which id it keeps something."""
         self._keepers[identity] = keeper
         if len(self._keepers) > MAX_KEPT:

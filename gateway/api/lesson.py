@@ -1,23 +1,84 @@
 """Lesson: what is predicted of one call, and learned from its end."""
 
+from dataclasses import dataclass, replace
+from typing import Protocol
+
 from gateway.api.calls import Asked
 from gateway.api.endpoints import Endpoint
 from gateway.api.likeness import likened
-from gateway.api.prompts import Prompt, SeenPrefixes, TokenRatios, estimate_tokens, read_prompt
-from gateway.backends.base import Answer
+from gateway.api.prompts import (
+    SeenPrefixes,
+    Sketch,
+    TokenRatios,
+    estimate_tokens,
+    read_prompt,
+    sketch_of,
+)
+from gateway.backends.base import Usage
 from gateway.core.lengths import LengthDistribution
 from gateway.core.types import PromptSegment, TenantId
 from gateway.predictor.predictor import LengthPredictor
 from gateway.predictor.prompt import query_of
-from gateway.predictor.query import Ended, Prediction
+from gateway.predictor.query import Ended, Prediction, PromptQuery
 from gateway.runtime.clock import Clock
 
 UPLOAD_TOKENS = 1500
 """Half a minute of sound, as Whisper sees it."""
 UPLOAD_OUTPUT_TOKENS = 100
-NO_PROMPT = Prompt(b"", (), 0)
-ONE_TOKEN = LengthDistribution.point(1)
-"""The answer of a model that only reads."""
+NO_PROMPT = Sketch(0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """What a call's body tells of its costs, without the body."""
+
+    model: str
+    sketch: Sketch = NO_PROMPT
+    query: PromptQuery | None = None
+    """What the predictor is asked; its prompt's tokens are not known yet. None: nothing."""
+    prompt_tokens: int | None = None
+    """Where the prompt cannot be seen."""
+    output_tokens: int = 1
+    """Of answers that nobody predicts; 1 for a model that only reads."""
+    session: str = ""
+    """Calls of one session continue each other; empty: it has none."""
+    is_free: bool = False
+    """There is nothing to learn from it."""
+
+
+def outline_of(endpoint: Endpoint, asked: Asked, tenant: TenantId) -> Outline:
+    """Return the outline of a call."""
+    model = asked.model
+    if endpoint.is_free:
+        return Outline(model=model, is_free=True)
+    if endpoint.is_form:
+        return Outline(model=model, prompt_tokens=UPLOAD_TOKENS, output_tokens=UPLOAD_OUTPUT_TOKENS)
+    body = likened(endpoint.shape, asked.body)
+    sketch = sketch_of(model, read_prompt(body))
+    if not endpoint.generates:
+        return Outline(model=model, sketch=sketch)
+    said = asked.said
+    query = query_of(
+        body, model=model, prompt_tokens=0, stage=said.stage, hint_tokens=said.hint_tokens
+    )
+    session = f"{model}\0{tenant}\0{said.session}" if said.session else ""
+    return Outline(model=model, sketch=sketch, query=query, session=session)
+
+
+class Told(Protocol):
+    """What is known of an answer, as far as it has come."""
+
+    @property
+    def usage(self) -> Usage:
+        """Token counts so far."""
+
+    @property
+    def is_complete(self) -> bool:
+        """The engine ended the answer in order."""
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the engine ended it, where it has."""
 
 
 class School:
@@ -33,72 +94,52 @@ class School:
 class Lesson:
     """One call's."""
 
-    def __init__(
-        self, school: School, endpoint: Endpoint, asked: Asked, tenant: TenantId, began_at: float
-    ) -> None:
+    def __init__(self, school: School, outline: Outline, began_at: float) -> None:
         self._school = school
-        self._endpoint = endpoint
-        self._asked = asked
-        self._tenant = tenant
+        self._outline = outline
         self.began_at = began_at
-        self._body = likened(endpoint.shape, asked.body)
-        self._prompt = NO_PROMPT if endpoint.is_free else read_prompt(self._body)
         self._prediction: Prediction | None = None
-        self.prompt_tokens = estimate_tokens(self._prompt, school.ratios.of(asked.model))
-        if endpoint.is_form:
-            self.prompt_tokens = UPLOAD_TOKENS
-        self.answer: Answer | None = None
+        ratio = school.ratios.of(outline.model)
+        self.prompt_tokens = outline.prompt_tokens or estimate_tokens(outline.sketch, ratio)
 
     async def forecast(self) -> LengthDistribution:
         """Return how long the answer may be, the client's cap included."""
-        if not self._endpoint.generates:
-            is_form = self._endpoint.is_form
-            return LengthDistribution.point(UPLOAD_OUTPUT_TOKENS) if is_form else ONE_TOKEN
-        asked = self._asked
-        query = query_of(
-            self._body,
-            model=asked.model,
-            prompt_tokens=self.prompt_tokens,
-            stage=asked.said.stage,
-            hint_tokens=asked.said.hint_tokens,
-        )
+        outline = self._outline
+        if outline.query is None:
+            return LengthDistribution.point(outline.output_tokens)
+        query = replace(outline.query, prompt_tokens=self.prompt_tokens)
         self._prediction = await self._school.predictor.predict(query)
         return self._prediction.output
 
     def prefix(self) -> tuple[PromptSegment, ...]:
         """Return what the prompt has in common with earlier ones; its tokens fit the prompt's."""
-        if not self._endpoint.generates:
+        outline, school = self._outline, self._school
+        if outline.query is None:
             return ()
-        model, school = self._asked.model, self._school
-        session = self._asked.said.session
-        shared = school.prefixes.segments(model, self._prompt, school.ratios.of(model))
-        if not session:
+        shared = school.prefixes.segments(outline.sketch, school.ratios.of(outline.model))
+        if not outline.session:
             return shared
-        return school.prefixes.with_session(
-            f"{model}\0{self._tenant}\0{session}", shared, self.prompt_tokens
-        )
+        return school.prefixes.with_session(outline.session, shared, self.prompt_tokens)
 
-    def used_tokens(self) -> int | None:
-        """Return what the engine has read and written for it; None if it did not answer."""
-        if self.answer is None:
-            return None
-        usage = self.answer.usage
+    def used_tokens(self, told: Told) -> int:
+        """Return what the engine has read and written for it."""
+        usage = told.usage
         prompt_tokens = self.prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens
         return prompt_tokens + usage.output_tokens
 
-    def learn(self) -> None:
+    def learn(self, told: Told) -> None:
         """Take in what the engine told of an answer, or what there was of one."""
-        answer, school = self.answer, self._school
-        if answer is None or self._endpoint.is_free:
+        outline, school = self._outline, self._school
+        if outline.is_free:
             return
-        usage = answer.usage
+        usage = told.usage
         if usage.prompt_tokens is not None:
-            school.ratios.learn(self._asked.model, self._prompt, usage.prompt_tokens)
+            school.ratios.learn(outline.model, outline.sketch, usage.prompt_tokens)
         if self._prediction is None:
             return
-        if not answer.is_complete:
+        if not told.is_complete:
             ended = Ended.ABORTED
-        elif answer.finish_reason == "length":
+        elif told.finish_reason == "length":
             ended = Ended.CAPPED
         else:
             ended = Ended.FINISHED

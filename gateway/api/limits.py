@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil
-from types import TracebackType
 
 from gateway.api.errors import ApiError
 from gateway.backends.base import Header
@@ -136,7 +135,7 @@ class Account:
 
 
 class Permit:
-    """One admitted call's charges. `with` returns its place among the calls at once."""
+    """One admitted call's charges, and its place among the calls at once, until it is closed."""
 
     __slots__ = ("_account", "_requests", "_tokens")
 
@@ -144,17 +143,6 @@ class Permit:
         self._account = account
         self._requests = 1
         self._tokens: float = prompt_tokens
-
-    def __enter__(self) -> "Permit":
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._account.in_flight -= 1
 
     def expect(self, output_tokens: float, now: float) -> None:
         """Charge the predicted answer; ApiError 429, and nothing charged at all, if it is too much.
@@ -172,6 +160,10 @@ class Permit:
         """The call has used so many tokens in all: correct what was charged."""
         self._account.take(0, tokens - self._tokens, now)
         self._tokens = tokens
+
+    def close(self) -> None:
+        """The call is over."""
+        self._account.in_flight -= 1
 
     def refund(self, now: float) -> None:
         """The call was turned away: it costs nothing."""

@@ -55,7 +55,7 @@ class Api:
         upload: FormUpload | None = None
         if kept_id:
             raw = await self._read_body(scope, receive)
-            asked, able = self._asked_of_kept(kept_id, raw, headers, tenant, able)
+            asked, able = await self._asked_of_kept(kept_id, raw, headers, tenant, able)
         elif endpoint.is_form:
             refuse_encoding(headers)
             upload = FormUpload(scope, receive, door.max_upload_bytes)
@@ -63,7 +63,7 @@ class Api:
         else:
             raw = await self._read_body(scope, receive)
             asked = self._asked_of_body(scope, raw, headers, tenant, able)
-            able = self._able_to_continue(asked, tenant, able)
+            able = await self._able_to_continue(asked, tenant, able)
         caller.check_model(asked.public_model)
         exchange.request_id = kept_request_id(asked.said.request_id, exchange.own_id)
         content_type = _content_type(scope) if raw or upload else _JSON
@@ -81,6 +81,7 @@ class Api:
             upstream_id=exchange.own_id,
             stream=asked.stream,
             hide_usage=asked.hide_usage,
+            timeouts=door.timeouts.get(asked.public_model, {}),
             renamed=None
             if asked.public_model == asked.model
             else (asked.model, asked.public_model),
@@ -130,7 +131,7 @@ class Api:
             (public_model, model), whole, headers, tenant, stream=upload.wants_stream
         )
 
-    def _asked_of_kept(
+    async def _asked_of_kept(
         self,
         kept_id: str,
         raw: bytes,
@@ -139,30 +140,32 @@ class Api:
         able: frozenset[BackendId],
     ) -> tuple[Asked, frozenset[BackendId]]:
         """Return what a call asks of something kept, and who keeps it."""
-        keeper = self._keeper(kept_id, tenant, able)
+        keeper = await self._keeper(kept_id, tenant, able)
         if keeper is not None:
             models = (keeper.public_model, keeper.model)
             return _asked(models, raw, headers, tenant), able & {keeper.backend}
         models = self._door.model_of(None, self._endpoint, able)
         return _asked(models, raw, headers, tenant), able
 
-    def _able_to_continue(
+    async def _able_to_continue(
         self, asked: Asked, tenant: TenantId, able: frozenset[BackendId]
     ) -> frozenset[BackendId]:
         """Return who can go on from an earlier response, if the call does: who made that."""
         previous = asked.body.get("previous_response_id")
         if not isinstance(previous, str):
             return able
-        keeper = self._keeper(previous, tenant, able)
+        keeper = await self._keeper(previous, tenant, able)
         return able if keeper is None else able & {keeper.backend}
 
-    def _keeper(self, kept_id: str, tenant: TenantId, able: frozenset[BackendId]) -> Keeper | None:
+    async def _keeper(
+        self, kept_id: str, tenant: TenantId, able: frozenset[BackendId]
+    ) -> Keeper | None:
         """Return who keeps something for a tenant; ApiError 404 if that cannot be known.
 
         An id from before the gateway's start is asked of the one backend there is, but only where
         nobody has a key: with keys it could be anybody's.
         """
-        keeper = self._door.kept.keeper(kept_id)
+        keeper = await self._door.kept.keeper(kept_id)
         if keeper is None and tenant == ANONYMOUS and len(able) == 1 and is_id(kept_id):
             return None
         if keeper is None or keeper.tenant != tenant:

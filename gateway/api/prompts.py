@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 import orjson
 
@@ -38,6 +39,15 @@ class Prompt:
     """Where its messages end, in bytes."""
     extra_tokens: int
     """Tokens that are not text: templates, media, token ids."""
+
+
+class Sketch(NamedTuple):
+    """What of a prompt is enough to count its tokens and to tell what it begins with."""
+
+    text_bytes: int
+    extra_tokens: int
+    cuts: tuple[tuple[int, int], ...] = ()
+    """The end of each leading segment in bytes, with the hash of everything up to it."""
 
 
 def read_prompt(body: Mapping[str, object]) -> Prompt:
@@ -79,12 +89,12 @@ class TokenRatios:
         """Return the bytes that one token of the model stands for."""
         return self._by_model.get(model, BYTES_PER_TOKEN)
 
-    def learn(self, model: str, prompt: Prompt, prompt_tokens: int) -> None:
+    def learn(self, model: str, sketch: Sketch, prompt_tokens: int) -> None:
         """An engine counted the prompt's tokens."""
-        text_tokens = prompt_tokens - prompt.extra_tokens
-        if text_tokens < 16 or len(prompt.text) < 64:
+        text_tokens = prompt_tokens - sketch.extra_tokens
+        if text_tokens < 16 or sketch.text_bytes < 64:
             return  # too short to tell the text from what the template adds
-        seen = min(max(len(prompt.text) / text_tokens, 0.5), 16.0)
+        seen = min(max(sketch.text_bytes / text_tokens, 0.5), 16.0)
         self._by_model[model] = self.of(model) * 0.95 + seen * 0.05
         self._by_model.move_to_end(model)
         if len(self._by_model) > MAX_MODELS:
@@ -102,13 +112,11 @@ class SeenPrefixes:
         self._sessions: OrderedDict[int, int] = OrderedDict()
         """How long each session's last prompt was, in tokens."""
 
-    def segments(
-        self, model: str, prompt: Prompt, bytes_per_token: float
-    ) -> tuple[PromptSegment, ...]:
+    def segments(self, sketch: Sketch, bytes_per_token: float) -> tuple[PromptSegment, ...]:
         """Return the leading segments that were seen before; remember all of this prompt's."""
         shared: list[PromptSegment] = []
         previous, is_shared = 0, True
-        for end, key in self._cuts(model, prompt):
+        for end, key in sketch.cuts:
             is_shared = is_shared and key in self._seen
             if is_shared:
                 tokens = int(end / bytes_per_token) - int(previous / bytes_per_token)
@@ -139,22 +147,24 @@ class SeenPrefixes:
             return (PromptSegment(key, 0), *shared)
         return (PromptSegment(key, tokens),)
 
-    @staticmethod
-    def _cuts(model: str, prompt: Prompt) -> Iterator[tuple[int, int]]:
-        """Yield the end of each leading segment with the hash of everything up to it."""
-        # Salted by nothing: the same prompt has the same keys in every process.
-        digest = blake2b(model.encode("utf-8", "replace"), digest_size=8)
-        view = memoryview(prompt.text)
-        begin = 0
-        for end in _cut_points(prompt):
-            digest.update(view[begin:end])
-            begin = end
-            yield end, int.from_bytes(digest.copy().digest(), "big")
+
+def sketch_of(model: str, prompt: Prompt) -> Sketch:
+    """Return a prompt's sketch. Prompts of different models have no beginning in common."""
+    # Salted by nothing: the same prompt has the same keys in every process.
+    digest = blake2b(model.encode("utf-8", "replace"), digest_size=8)
+    view = memoryview(prompt.text)
+    begin = 0
+    cuts: list[tuple[int, int]] = []
+    for end in _cut_points(prompt):
+        digest.update(view[begin:end])
+        begin = end
+        cuts.append((end, int.from_bytes(digest.copy().digest(), "big")))
+    return Sketch(len(prompt.text), prompt.extra_tokens, tuple(cuts))
 
 
-def estimate_tokens(prompt: Prompt, bytes_per_token: float) -> int:
+def estimate_tokens(sketch: Sketch, bytes_per_token: float) -> int:
     """Return about how many tokens the prompt has, at least 1."""
-    return max(round(len(prompt.text) / bytes_per_token) + prompt.extra_tokens, 1)
+    return max(round(sketch.text_bytes / bytes_per_token) + sketch.extra_tokens, 1)
 
 
 def _cut_points(prompt: Prompt) -> list[int]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.api.first_tries import MAX_REMEMBERED, REMEMBERED_FOR_S, FirstTries
+from gateway.api.first_tries import MAX_REMEMBERED, REMEMBERED_FOR_S, FirstTries, Try
 from gateway.core.types import TenantId
 from tests.api.harness import a_gateway, chat
 from tests.backends.fake_backend import a_fake_backend, answers, plain
@@ -12,28 +12,28 @@ A, B = TenantId("a"), TenantId("b")
 
 def test_only_the_same_tenants_same_body_is_remembered() -> None:
     tries = FirstTries()
-    tries.remember(A, b"body", 5.0)
+    tries.remember(Try.of(A, b"body"), 5.0)
 
-    assert tries.of(A, b"body", 6.0) == 5.0
-    assert tries.of(B, b"body", 6.0) is None
-    assert tries.of(A, b"other", 6.0) is None
+    assert tries.of(Try.of(A, b"body"), 6.0) == 5.0
+    assert tries.of(Try.of(B, b"body"), 6.0) is None
+    assert tries.of(Try.of(A, b"other"), 6.0) is None
 
 
 def test_the_first_of_several_tries_counts() -> None:
     tries = FirstTries()
-    tries.remember(A, b"body", 5.0)
-    tries.remember(A, b"body", 7.0)
+    tries.remember(Try.of(A, b"body"), 5.0)
+    tries.remember(Try.of(A, b"body"), 7.0)
 
-    assert tries.of(A, b"body", 8.0) == 5.0
+    assert tries.of(Try.of(A, b"body"), 8.0) == 5.0
 
 
 def test_it_is_forgotten_in_time_and_bounded_in_number() -> None:
     tries = FirstTries()
-    tries.remember(A, b"body", 0.0)
-    assert tries.of(A, b"body", REMEMBERED_FOR_S + 1) is None
+    tries.remember(Try.of(A, b"body"), 0.0)
+    assert tries.of(Try.of(A, b"body"), REMEMBERED_FOR_S + 1) is None
     for number in range(MAX_REMEMBERED):
-        tries.remember(A, b"%d" % number, 0.0)
-    assert tries.of(A, b"body", 1.0) is None
+        tries.remember(Try.of(A, b"%d" % number), 0.0)
+    assert tries.of(Try.of(A, b"body"), 1.0) is None
 
 
 @pytest.mark.anyio

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.api.likeness import likened
-from gateway.api.prompts import estimate_tokens, read_prompt
+from gateway.api.prompts import estimate_tokens, read_prompt, sketch_of
 from gateway.backends.base import Shape
 from gateway.predictor.prompt import query_of
 
@@ -36,7 +36,7 @@ PARTS = [{"role": "user", "content": [{"type": "input_text", "text": TEXT}]}]
     ],
 )
 def test_tokens_are_estimated(shape: Shape, body: dict[str, object], tokens: int) -> None:
-    prompt = read_prompt(likened(shape, body))
+    prompt = sketch_of("m1", read_prompt(likened(shape, body)))
 
     # A role and a frame are a few tokens more.
     assert estimate_tokens(prompt, 4.0) == pytest.approx(tokens, abs=3)

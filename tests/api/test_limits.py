@@ -1,6 +1,7 @@
 """What a key may use: the buckets by themselves, then over HTTP (cases 44 to 49)."""
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -87,13 +88,13 @@ def test_in_no_minute_is_more_given_than_two_minutes_worth(asks: list[tuple[int,
 def test_a_refusal_by_one_limit_costs_nothing_of_another() -> None:
     """Case 47."""
     account = Account(limits(rpm=10, tpm=1000, concurrency=1), now=0.0)
-    with account.enter(10, now=0.0):
+    with closing(account.enter(10, now=0.0)):
         for _ in range(20):
             with pytest.raises(ApiError) as refused:
                 account.enter(10, now=0.0)
             assert refused.value.code == "concurrency_limit"
     for _ in range(9):
-        with account.enter(10, now=0.0):
+        with closing(account.enter(10, now=0.0)):
             pass
     with pytest.raises(ApiError) as refused:
         account.enter(10, now=0.0)
@@ -103,32 +104,32 @@ def test_a_refusal_by_one_limit_costs_nothing_of_another() -> None:
 
 def test_tokens_are_charged_by_prediction_and_corrected_by_what_was_used() -> None:
     account = Account(limits(tpm=1000), now=0.0)
-    with account.enter(100, now=0.0) as permit:
+    with closing(account.enter(100, now=0.0)) as permit:
         permit.expect(400, now=0.0)
-        with pytest.raises(ApiError) as refused, account.enter(501, now=0.0):
+        with pytest.raises(ApiError) as refused, closing(account.enter(501, now=0.0)):
             pass
         assert refused.value.code == "token_rate_limit"
         permit.settle(150, now=0.0)
 
-    with account.enter(850, now=0.0):
+    with closing(account.enter(850, now=0.0)):
         pass
 
 
 def test_who_is_refused_for_the_answers_length_has_paid_nothing() -> None:
     account = Account(limits(rpm=1, tpm=1000), now=0.0)
     with (
-        account.enter(900, now=0.0) as permit,
+        closing(account.enter(900, now=0.0)) as permit,
         pytest.raises(ApiError),
     ):
         permit.expect(200, now=0.0)
 
-    with account.enter(1000, now=0.0):
+    with closing(account.enter(1000, now=0.0)):
         pass
 
 
 def test_headers_tell_what_is_left() -> None:
     account = Account(limits(rpm=60, tpm=600), now=0.0)
-    with account.enter(100, now=0.0):
+    with closing(account.enter(100, now=0.0)):
         told = dict(account.headers(now=0.0))
 
     assert told == {
@@ -148,9 +149,9 @@ def test_changed_limits_go_on_from_what_is_used() -> None:
 
     account.change(limits(rpm=4, concurrency=2), now=0.0)
 
-    with permit:
+    with closing(permit):
         for _ in range(2):
-            with account.enter(0, now=0.0):
+            with closing(account.enter(0, now=0.0)):
                 pass
         with pytest.raises(ApiError):
             account.enter(0, now=0.0)

@@ -9,9 +9,11 @@ from gateway.api.prompts import (
     MEDIA_TOKENS,
     MESSAGE_TOKENS,
     SeenPrefixes,
+    Sketch,
     TokenRatios,
     estimate_tokens,
     read_prompt,
+    sketch_of,
 )
 
 Json = dict[str, object]
@@ -21,13 +23,17 @@ def said(*texts: str, role: str = "user") -> Json:
     return {"messages": [{"role": role, "content": text} for text in texts]}
 
 
+def sketch(body: Json, model: str = "m1") -> Sketch:
+    return sketch_of(model, read_prompt(body))
+
+
 def tokens(body: Json, bytes_per_token: float = 4.0) -> int:
-    return estimate_tokens(read_prompt(body), bytes_per_token)
+    return estimate_tokens(sketch(body), bytes_per_token)
 
 
 def shared(seen: SeenPrefixes, body: Json) -> int:
     """Return how many tokens of a prompt are known from earlier ones."""
-    return sum(tokens for _, tokens in seen.segments("m1", read_prompt(body), 4.0))
+    return sum(tokens for _, tokens in seen.segments(sketch(body), 4.0))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,7 @@ def test_odd_prompts_are_small_prompts(body: Json) -> None:
 
 def test_the_ratio_follows_what_engines_report() -> None:
     ratios = TokenRatios()
-    prompt = read_prompt({"prompt": "x" * 3000})
+    prompt = sketch({"prompt": "x" * 3000})
     for _ in range(100):
         ratios.learn("m1", prompt, 1000)
 
@@ -89,7 +95,7 @@ def test_the_ratio_follows_what_engines_report() -> None:
 def test_absurd_reports_do_not_break_the_ratio() -> None:
     ratios = TokenRatios()
     for reported in (0, 1, 10**9):
-        ratios.learn("m1", read_prompt({"prompt": "x" * 3000}), reported)
+        ratios.learn("m1", sketch({"prompt": "x" * 3000}), reported)
 
     assert 0.5 <= ratios.of("m1") <= 16
 
@@ -97,7 +103,7 @@ def test_absurd_reports_do_not_break_the_ratio() -> None:
 def test_ratios_are_bounded() -> None:
     ratios = TokenRatios()
     for number in range(1000):
-        ratios.learn(f"m{number}", read_prompt({"prompt": "x" * 3000}), 1000)
+        ratios.learn(f"m{number}", sketch({"prompt": "x" * 3000}), 1000)
 
     assert ratios.of("m0") == 4.0
     assert ratios.of("m999") != 4.0
@@ -139,10 +145,10 @@ def test_a_conversation_shares_its_earlier_turns() -> None:
 
 def test_models_share_nothing() -> None:
     seen = SeenPrefixes()
-    prompt = read_prompt(said("x" * 4000))
-    seen.segments("m1", prompt, 4.0)
+    body = said("x" * 4000)
+    seen.segments(sketch(body, "m1"), 4.0)
 
-    assert seen.segments("m2", prompt, 4.0) == ()
+    assert seen.segments(sketch(body, "m2"), 4.0) == ()
 
 
 @given(st.lists(st.text(max_size=3000), max_size=40), st.floats(0.5, 16))
@@ -150,9 +156,9 @@ def test_segments_fit_the_prompt_and_their_number_is_bounded(
     texts: list[str], bytes_per_token: float
 ) -> None:
     seen = SeenPrefixes()
-    prompt = read_prompt(said(*texts))
-    seen.segments("m1", prompt, bytes_per_token)
-    segments = seen.segments("m1", prompt, bytes_per_token)
+    prompt = sketch(said(*texts))
+    seen.segments(prompt, bytes_per_token)
+    segments = seen.segments(prompt, bytes_per_token)
 
     assert len(segments) <= MAX_SEGMENTS
     assert all(count > 0 for _, count in segments) or bytes_per_token > 10
