@@ -203,6 +203,7 @@ class Placement:
         open_loads = pool.open()
         open_rooms = self._rooms(open_loads)
         widest = max(open_rooms, default=-inf)
+        rival: BackendLoad | None = None
         for call in self._candidates(queue):
             if call.least_tokens > widest:
                 passed.append(call)  # no need to ask each backend
@@ -210,13 +211,19 @@ class Placement:
             loads = untried(call, open_loads)
             rooms = open_rooms if loads is open_loads else self._rooms(loads)
             free = self._free(call, loads, rooms)
-            if not free:
+            if not free or (
+                rival is not None
+                and loads is open_loads
+                and self._is_held_for(rival, call, [loads[index] for index in free])
+            ):
                 passed.append(call)
                 continue
             scores = self._scores(call, pool, loads)
             best = min(free, key=scores.__getitem__)
-            if self._should_hold(call, loads[best], scores[best], min(scores)):
+            best_score = min(scores)
+            if self._should_hold(call, loads[best], scores[best], best_score):
                 passed.append(call)
+                rival = loads[scores.index(best_score)]
                 continue
             load = loads[best]
             full = {load.id for load in loads} - {loads[index].id for index in free}
@@ -274,6 +281,15 @@ class Placement:
             return False
         limit = self.policy.hold if load.running else self.policy.hold_idle
         return best_score > 0 and score > limit * best_score
+
+    def _is_held_for(self, rival: BackendLoad, call: Call, free: Sequence[BackendLoad]) -> bool:
+        """Return whether that one backend is reason enough to hold the call.
+
+        Most calls that are held are held for the same backend: then nobody need ask the others.
+        """
+        *scores, rival_score = self.policy.dispatch.scores(call, [*free, rival], 0)
+        score = min(scores)
+        return self._should_hold(call, free[scores.index(score)], score, rival_score)
 
     def _scores(self, call: Call, pool: Pool, loads: Sequence[BackendLoad]) -> list[float]:
         pool.turn += 1

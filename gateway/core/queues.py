@@ -1,7 +1,8 @@
 """ReadyQueue: calls that wait, most urgent first, tenants in fair shares."""
 
+from bisect import insort
 from collections.abc import Iterator, Mapping
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from typing import Generic, TypeVar
 
 from gateway.core.call import Call
@@ -10,6 +11,8 @@ Entry = tuple[int, float, int, Call]
 """The client's priority within its flow, the policy's key, the arrival number, the call."""
 
 MAX_IDLE_SHARES = 10_000
+MAX_FRONT = 32
+"""Calls at the head of a flow that are kept in order."""
 SLACK = 64
 """Dead heap entries are dropped when they outnumber the live ones by this."""
 
@@ -52,12 +55,18 @@ class _Share:
 
 
 class _Flow(_Share):
-    """The calls of one flow, as a heap; removed ones are dropped when they come up."""
+    """The calls of one flow: the first few in order, the rest behind them as a heap.
 
-    __slots__ = ("heap",)
+    The first few are asked for after every event, and hardly change. Removed calls are dropped
+    from the heap when they come up.
+    """
+
+    __slots__ = ("front", "heap")
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
+        self.front: list[Entry] = []
+        """None of the heap goes before these; not one of them is removed."""
         self.heap: list[Entry] = []
 
 
@@ -190,18 +199,25 @@ class ReadyQueue:
         tenant, flow = self._shares_of(call)
         self._tenants.push(tenant)
         tenant.flows.push(flow)
-        heappush(flow.heap, entry)
+        if flow.front and entry < flow.front[-1]:
+            insort(flow.front, entry)
+            if len(flow.front) > MAX_FRONT:
+                heappush(flow.heap, flow.front.pop())
+        else:
+            heappush(flow.heap, entry)
 
     def remove(self, call: Call) -> None:
         """Take a call out, wherever it stands."""
-        del self._entries[call.request.id]
+        entry = self._entries.pop(call.request.id)
         tenant, flow = self._shares_of(call)
         self._tenants.drop(tenant)
         tenant.flows.drop(flow)
-        if flow.size:
-            self._removed += 1
+        if flow.front and entry <= flow.front[-1]:
+            flow.front.remove(entry)
         else:
-            self._removed -= len(flow.heap) - 1  # all of them are marked, this one not counted yet
+            self._removed += 1
+        if not flow.size:
+            self._removed -= len(flow.heap)  # all of them are marked
             flow.heap.clear()
         if self._removed > len(self._entries) + SLACK:
             self._sweep()
@@ -232,17 +248,18 @@ class ReadyQueue:
         return tenant, tenant.flows.share(call.request.flow)
 
     def _head(self, flow: _Flow, count: int) -> list[Call]:
-        heap = flow.heap
-        live: list[Entry] = []
-        while heap and len(live) < count:
+        heap, front, entries = flow.heap, flow.front, self._entries
+        while heap and len(front) < min(count, MAX_FRONT):
             entry = heappop(heap)
-            if self._entries.get(entry[3].request.id) is entry:
-                live.append(entry)
+            if entries.get(entry[3].request.id) is entry:
+                front.append(entry)
             else:
                 self._removed -= 1
-        for entry in live:
-            heappush(heap, entry)
-        return [entry[3] for entry in live]
+        first = front[:count]
+        if count > len(first) and heap:
+            live = (e for e in heap if entries.get(e[3].request.id) is e)
+            first += nsmallest(count - len(first), live)
+        return [entry[3] for entry in first]
 
     def _sweep(self) -> None:
         for tenant in self._tenants.shares.values():

@@ -293,3 +293,22 @@ def test_a_turn_costs_the_same_with_many_tenants() -> None:
         queue.charge(call, 1.0)
 
     assert len(queue._tenants._heap) <= 2 * len(queue) + queues.SLACK + 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=120), st.integers(1, 120))
+def test_the_first_calls_are_those_of_a_sorted_list(
+    script: list[tuple[int, bool]], wanted: int
+) -> None:
+    """However many are asked for, and whatever has come and gone between two questions."""
+    queue = ReadyQueue()
+    waiting: list[Call] = []
+    for number, (key, leaves) in enumerate(script):
+        call = a_call(f"r{number}", order_key=float(key))
+        queue.push(call)
+        waiting.append(call)
+        waiting.sort(key=lambda call: (call.order_key, call.sequence))
+        assert queue.first(3) == waiting[:3]
+        if leaves:
+            queue.remove(waiting.pop(key % len(waiting)))
+
+        assert queue.first(wanted) == waiting[:wanted]

@@ -56,7 +56,9 @@ class Policy:
     ranks_in_engine: bool = False
     """Calls carry their order key to engines that take a priority."""
     hold: float = inf
-    """Keep a call waiting if its best free backend scores this much worse than the best of all."""
+    """Keep a call waiting if its best free backend scores this much worse than the best of all.
+
+    Only for a dispatch that scores each backend by itself, whichever others there are."""
     hold_idle: float = inf
     """The same for a backend that has nothing to do."""
     skip: int = 0
