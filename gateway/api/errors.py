@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 
+from gateway.api.codes import Code, OwnCode, Type, of_engine
 from gateway.backends.base import BackendError, EngineError, Header, Shape
 from gateway.core.outcomes import FailureKind, RejectReason
 from gateway.runtime.driver import Refused
@@ -17,15 +18,15 @@ class Row(NamedTuple):
     """How one reason is told to a client."""
 
     status: HTTPStatus
-    type: str
+    type: Type
     message: str
     should_retry: bool
     """What `x-should-retry` says, which OpenAI's SDKs obey before they look at the status."""
 
 
-_OVERLOADED = "overloaded_error"
-_INVALID = "invalid_request_error"
-_API = "api_error"
+_OVERLOADED: Final = "overloaded_error"
+_INVALID: Final = "invalid_request_error"
+_API: Final = "api_error"
 
 REFUSALS: Mapping[RejectReason, Row] = {
     RejectReason.MODEL_NOT_FOUND: Row(
@@ -154,8 +155,8 @@ class ApiError(Exception):
 
     status: int
     message: str
-    type: str = _INVALID
-    code: str | int | None = None
+    type: Type = _INVALID
+    code: Code
     param: str | None = None
     should_retry: bool = False
     retry_after_s: float | None = None
@@ -198,7 +199,9 @@ class ApiError(Exception):
         return name + b"data: " + self.body(shape) + b"\n\n"
 
 
-def bad_request(message: str, *, param: str | None = None, code: str = "bad_request") -> ApiError:
+def bad_request(
+    message: str, *, param: str | None = None, code: OwnCode = "bad_request"
+) -> ApiError:
     """Return the 400 for a request that nobody could serve."""
     return ApiError(status=HTTPStatus.BAD_REQUEST, message=message, param=param, code=code)
 
@@ -212,7 +215,7 @@ def refusal(refused: Refused) -> ApiError:
         status=row.status,
         message=row.message,
         type=row.type,
-        code=refused.reason.value,
+        code=refused.reason,
         param="model" if is_model else None,
         should_retry=row.should_retry,
         retry_after_s=(after_s or DEFAULT_RETRY_AFTER_S) if row.should_retry else None,
@@ -228,17 +231,18 @@ def failure(error: BackendError) -> ApiError:
             status=row.status,
             message=row.message,
             type=row.type,
-            code=error.kind.value,
+            code=error.kind,
             should_retry=row.should_retry,
             retry_after_s=retry_after_s,
         )
     said = error.error
-    message, kind, param, code = (said.get(key) for key in ("message", "type", "param", "code"))
+    message, param = said.get("message"), said.get("param")
+    kind, code = of_engine(said, error.status, error.kind, row.type)
     return ApiError(
         status=error.status,
         message=message if isinstance(message, str) else row.message,
-        type=kind if isinstance(kind, str) else row.type,
-        code=code if isinstance(code, str | int) else error.kind.value,
+        type=kind,
+        code=code,
         param=param if isinstance(param, str) else None,
         should_retry=row.should_retry,
         retry_after_s=retry_after_s,

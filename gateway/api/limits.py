@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil
 
+from gateway.api.codes import OwnCode
 from gateway.api.errors import ApiError
 from gateway.backends.base import Header
 
@@ -122,7 +123,7 @@ class Account:
                 ]
         return headers
 
-    def _over(self, code: str, what: str, retry_after_s: float, now: float) -> ApiError:
+    def _over(self, code: OwnCode, what: str, retry_after_s: float, now: float) -> ApiError:
         return ApiError(
             status=HTTPStatus.TOO_MANY_REQUESTS,
             message=f"Your API key's limit of {what} is reached.",

@@ -1,5 +1,6 @@
 """Json: an answer of the FastAPI side, and how errors look there."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -8,8 +9,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from gateway.api import errors
+from gateway.api.codes import OwnCode
 from gateway.api.errors import ApiError, bad_request
 from gateway.telemetry.decisions import encode
+
+_CODES: Mapping[int, OwnCode] = {404: "not_found", 405: "method_not_allowed"}
 
 
 class Json(Response):
@@ -31,7 +35,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def on_http_error(_: Request, error: HTTPException) -> Response:
-        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
+        code = _CODES.get(error.status_code, "bad_request")
         headers = tuple(
             (name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()
         )

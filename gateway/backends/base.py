@@ -75,9 +75,13 @@ class EngineError(BackendError):
         super().__init__(kind, f"the engine answered {status}", retryable=retryable)
         self.status = status
         self.error = error
-        """In OpenAI's shape: message, type, param, code."""
+        """In OpenAI's shape: message, type, param, code; type and code in the engine's words."""
         self.headers = headers
         """Those of its headers that a client can use, such as Retry-After."""
+
+    def meaning(self, kind: FailureKind, status: int, code: str | None = None) -> "EngineError":
+        """Return it as what it is, where the engine's status does not tell."""
+        return EngineError(kind, status, {**self.error, "code": code}, self.headers)
 
 
 class Usage(NamedTuple):

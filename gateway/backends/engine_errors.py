@@ -76,10 +76,9 @@ def status_of(said: object) -> int:
 
 def _shaped(error: Mapping[str, object], status: int) -> dict[str, object]:
     message, kind, param, code = (error.get(key) for key in ("message", "type", "param", "code"))
-    default_type = "invalid_request_error" if 400 <= status < 500 else "api_error"
     return {
         "message": message if isinstance(message, str) and message else _phrase(status),
-        "type": kind if isinstance(kind, str) and kind else default_type,
+        "type": kind if isinstance(kind, str) else None,
         "param": param if isinstance(param, str) else None,
         "code": code if isinstance(code, str | int) and not isinstance(code, bool) else None,
     }

@@ -4,9 +4,12 @@ from dataclasses import dataclass
 
 from gateway.backends.base import Call, EngineError
 from gateway.backends.dialect import Mender
+from gateway.core.outcomes import FailureKind
 
 TOO_LONG = "context_length_exceeded"
 """OpenAI's code for a prompt that does not fit."""
+_TOO_LONG = ("maximum context length", "maximum model length", "model's context length")
+"""How vLLM (two ways) and SGLang say so; llama.cpp has a type of error for it."""
 
 
 @dataclass
@@ -25,10 +28,13 @@ class OpenAiDialect:
         return with_priority(call.body, -engine_priority), None
 
     def explain(self, error: EngineError) -> EngineError:
-        """Return the error, with OpenAI's name for what llama.cpp calls otherwise."""
-        if error.error.get("type") == "exceed_context_size_error":
-            said = {**error.error, "type": "invalid_request_error", "code": TOO_LONG}
-            return EngineError(error.kind, error.status, said, error.headers)
+        """Return the error, with OpenAI's name for what each engine calls otherwise."""
+        message = str(error.error.get("message")).lower()
+        is_too_long = error.error.get("type") == "exceed_context_size_error" or any(
+            text in message for text in _TOO_LONG
+        )
+        if is_too_long and error.kind is FailureKind.INVALID_REQUEST:
+            return error.meaning(error.kind, error.status, TOO_LONG)
         return error
 
     def adapts_to(self, error: EngineError) -> bool:  # noqa: ARG002 - nothing to adapt

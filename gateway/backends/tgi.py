@@ -53,29 +53,21 @@ class TgiDialect:
     def explain(self, error: EngineError) -> EngineError:
         """Return what the error means: on streams its status is 422 whatever it is."""
         message = str(error.error.get("message"))
-        said = dict(error.error)
         if message == "Model is overloaded":
-            return _error(FailureKind.OVERLOADED, 503, {**said, "type": "overloaded_error"}, error)
+            return error.meaning(FailureKind.OVERLOADED, 503)
         if message.startswith(("Request failed during generation", "Incomplete generation")):
-            return _error(FailureKind.SERVER_ERROR, 502, {**said, "type": "api_error"}, error)
+            return error.meaning(FailureKind.SERVER_ERROR, 502)
         if error.status in (400, 415, 422) or message.startswith(_INVALID):
-            said |= {"type": "invalid_request_error"}
-            if any(text in message for text in _TOO_LONG):
-                said |= {"code": TOO_LONG}
-            return _error(FailureKind.INVALID_REQUEST, 400, said, error)
+            is_too_long = any(text in message for text in _TOO_LONG)
+            code = TOO_LONG if is_too_long else None
+            return error.meaning(FailureKind.INVALID_REQUEST, 400, code)
         if error.kind is FailureKind.SERVER_ERROR:
-            return _error(FailureKind.SERVER_ERROR, 502, {**said, "type": "api_error"}, error)
+            return error.meaning(FailureKind.SERVER_ERROR, 502)
         return error
 
     def adapts_to(self, error: EngineError) -> bool:  # noqa: ARG002 - nothing to adapt
         """Return False: there is only one way to say it."""
         return False
-
-
-def _error(
-    kind: FailureKind, status: int, said: Mapping[str, object], error: EngineError
-) -> EngineError:
-    return EngineError(kind, status, said, error.headers)
 
 
 def _refuse(body: Body, *, is_chat: bool) -> None:
@@ -96,7 +88,6 @@ def _refuse(body: Body, *, is_chat: bool) -> None:
         400,
         {
             "message": f"The model's backend (TGI) does not support {what}.",
-            "type": "invalid_request_error",
             "param": name,
             "code": _UNSUPPORTED,
         },

@@ -15,6 +15,7 @@ import aiohttp
 import uvicorn
 from yarl import URL
 
+from gateway.api.codes import CODES, TYPES
 from gateway.api.protocol import Protocol
 from gateway.app import Gateway
 from gateway.config import Settings
@@ -28,6 +29,16 @@ def chat(content: str = "hi", **more: object) -> Json:
     """A chat call."""
     messages = [{"role": "user", "content": content}]
     return {"model": MODEL, "messages": messages, "max_tokens": 8, **more}
+
+
+def checked(error: object) -> Json:
+    """An error of OpenAI's shape, in words of the closed sets."""
+    assert isinstance(error, dict)
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert error["type"] in TYPES
+    assert error["code"] in CODES
+    return error
 
 
 @dataclass
@@ -47,11 +58,7 @@ class Reply:
 
     @property
     def error(self) -> Json:
-        error = self.json["error"]
-        assert isinstance(error, dict)
-        assert set(error) == {"message", "type", "param", "code"}
-        assert isinstance(error["message"], str)
-        return error
+        return checked(self.json["error"])
 
     @property
     def events(self) -> list[bytes]:
@@ -63,6 +70,9 @@ class Reply:
             lines = [line for line in block.split(b"\n") if line.startswith(b"data:")]
             assert len(lines) == 1 or block.startswith(b":"), block
             datas += [line[5:].strip() for line in lines]
+        for data in datas:
+            if b'"error"' in data and (said := json.loads(data).get("error")) is not None:
+                checked(said)
         return datas
 
 

@@ -62,13 +62,6 @@ def test_a_timeout_is_a_504() -> None:
     assert failure(TimedOut(FailureKind.TIMEOUT_FIRST_TOKEN)).status == 504
 
 
-def test_an_engines_own_words_are_passed_on() -> None:
-    said = {"message": "too long", "type": "BadRequestError", "param": "messages", "code": 400}
-    error = failure(EngineError(FailureKind.INVALID_REQUEST, 400, said))
-
-    assert json.loads(error.body())["error"] == said
-
-
 def test_an_error_event_is_one_line() -> None:
     error = failure(EngineError(FailureKind.SERVER_ERROR, 500, {"message": "a\nb\r\n\ndata: x"}))
 

@@ -1,6 +1,7 @@
 """Engines that take OpenAI's API as it is."""
 
 import orjson
+import pytest
 
 from gateway.backends.openai import OpenAiDialect
 from tests.backends.builders import a_call, an_error
@@ -29,8 +30,26 @@ def test_a_prompt_that_is_too_long_for_llama_cpp_is_told_in_openais_words() -> N
     error = OpenAiDialect().explain(an_error(400, {"error": said}))
 
     assert error.status == 400
-    assert error.error["type"] == "invalid_request_error"
     assert error.error["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 512 tokens. However, you requested 600 tokens",
+        "The decoder prompt (length 600) is longer than the maximum model length of 512.",
+        "The input (600 tokens) is longer than the model's context length (512 tokens).",
+    ],
+)
+def test_so_is_one_for_vllm_and_sglang(message: str) -> None:
+    error = OpenAiDialect().explain(an_error(400, {"error": {"message": message, "code": 400}}))
+
+    assert error.error == {
+        "message": message,
+        "type": None,
+        "param": None,
+        "code": "context_length_exceeded",
+    }
 
 
 def test_other_errors_are_as_they_are() -> None:

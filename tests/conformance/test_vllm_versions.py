@@ -88,9 +88,9 @@ async def test_an_error_has_one_shape(version: Version, stream: bool) -> None:
         assert reply.status == 400
         assert reply.error == {
             "message": TOO_LONG,
-            "type": "BadRequestError",
+            "type": "invalid_request_error",
             "param": None,
-            "code": 400,
+            "code": "context_length_exceeded",
         }
         assert len(engine.calls) == 1
 
