@@ -34,12 +34,20 @@ class KeptIds:
     def __init__(self) -> None:
         self._keepers: OrderedDict[str, Keeper] = OrderedDict()
 
-    async def keeper(self, identity: str) -> Keeper | None:
+    def find(self, identity: str) -> Keeper | None:
         """Return who keeps it; None: not known."""
         return self._keepers.get(identity)
 
-    async def remember(self, identity: str, keeper: Keeper) -> None:
+    def note(self, identity: str, keeper: Keeper) -> None:
         """A backend has said under which id it keeps something."""
         self._keepers[identity] = keeper
         if len(self._keepers) > MAX_KEPT:
             self._keepers.popitem(last=False)
+
+    async def keeper(self, identity: str) -> Keeper | None:
+        """See Keepers."""
+        return self.find(identity)
+
+    async def remember(self, identity: str, keeper: Keeper) -> None:
+        """See Keepers."""
+        self.note(identity, keeper)

@@ -20,6 +20,8 @@ class Caller:
     account: Account
     models: frozenset[str] | None = None
     """Public names of the models that it may use; None: all."""
+    key: str = ""
+    """The hash of its key; empty: it has none."""
 
     def may_use(self, model: str) -> bool:
         """Return whether it may use a model, by its public name."""
@@ -43,6 +45,9 @@ class TenantResolver(Protocol):
     def resolve(self, headers: Iterable[Header]) -> Caller:
         """Return the caller; ApiError 401 without a valid key."""
 
+    def holder(self, key: str) -> Caller:
+        """Return the caller with a key of this hash; ApiError 401 if there is none any more."""
+
 
 class EverybodyAnonymous:
     """One tenant for all. The configuration allows this on loopback or by explicit consent only."""
@@ -51,6 +56,10 @@ class EverybodyAnonymous:
         self._anybody = Caller(ANONYMOUS, Account(NO_LIMITS, 0.0))
 
     def resolve(self, headers: Iterable[Header]) -> Caller:  # noqa: ARG002 - nobody has a key
+        """Return the tenant."""
+        return self._anybody
+
+    def holder(self, key: str) -> Caller:  # noqa: ARG002 - nobody has a key
         """Return the tenant."""
         return self._anybody
 
@@ -63,6 +72,8 @@ class KeyHolders:
         self._anybody = anybody if allow_anonymous else None
         self._callers: dict[str, Caller] = {}
         """By the hash of the key."""
+        self.entries: Sequence[KeyEntry] = ()
+        """The keys that there are."""
 
     def replace(self, entries: Sequence[KeyEntry], now: float) -> None:
         """From now on these are the keys; accounts of those that stay go on."""
@@ -78,8 +89,9 @@ class KeyHolders:
             if old:
                 account.change(limits, now)
             models = None if entry.models is None else frozenset(entry.models)
-            callers[entry.sha256] = Caller(TenantId(entry.owner), account, models)
+            callers[entry.sha256] = Caller(TenantId(entry.owner), account, models, entry.sha256)
         self._callers = callers
+        self.entries = entries
 
     def resolve(self, headers: Iterable[Header]) -> Caller:
         """Return whose key it is."""
@@ -88,12 +100,15 @@ class KeyHolders:
             return self._anybody
         if len(given) == 1:
             # Which hash is found says nothing of a key: nobody can choose what a key hashes to.
-            digest = hash_of(given.pop())
-            caller = self._callers.get(digest)
-            if caller is not None:
-                return caller
-        message = "The API key is wrong." if given else "An API key is needed."
-        raise unauthorized(message)
+            return self.holder(hash_of(given.pop()))
+        raise unauthorized("The API key is wrong." if given else "An API key is needed.")
+
+    def holder(self, key: str) -> Caller:
+        """Return whose key it is, by its hash."""
+        caller = self._callers.get(key) if key else self._anybody
+        if caller is None:
+            raise unauthorized("The API key is wrong.")
+        return caller
 
 
 def unauthorized(message: str) -> ApiError:

@@ -158,7 +158,7 @@ class LengthPredictor:
         stage = self._stage_of(query)
         answer = self._levels.answer(query.model, stage, query.prompt_tokens)
         is_narrow = answer.stage is not None and _is_narrow(answer.stage)
-        text = "" if self._owner is None or is_narrow else _bounded(query.text)
+        text = "" if self._owner is None or is_narrow else bounded(query.text)
         if is_narrow and query.text:
             self._counts["narrow"] += 1
         ticket = Ticket(
@@ -300,7 +300,8 @@ def _is_narrow(stage: Stage) -> bool:
     return sd <= max(NARROW_CV * mean, NARROW_SD_TOKENS)
 
 
-def _bounded(text: str) -> str:
+def bounded(text: str) -> str:
+    """Return as much of a text as is compared: both its ends."""
     if len(text) <= MAX_TEXT_CHARS:
         return text
     return text[: MAX_TEXT_CHARS // 2] + text[-MAX_TEXT_CHARS // 2 :]
