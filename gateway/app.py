@@ -74,6 +74,8 @@ class Gateway:
         self._clock = clock or MonotonicClock()
         self._specs = settings.workflow_specs
         self._aliases = settings.aliases
+        self._model_timeouts = settings.model_timeouts
+        self._queue_timeouts = settings.queue_timeouts
         keys = read_keys(settings.keys_file) if settings.keys_file else ()
         self._keys: KeyHolders | None = None
         if settings.keys_file is not None:
@@ -166,6 +168,8 @@ class Gateway:
         if self._keys is not None:
             self._keys.replace(keys, self._clock.now())
         _refill(self._aliases, settings.aliases)
+        _refill(self._model_timeouts, settings.model_timeouts)
+        _refill(self._queue_timeouts, settings.queue_timeouts)
         _refill(self._specs, settings.workflow_specs)
         self.driver.feed(rules_of(settings, keys))
         if settings.policy != self._settings.policy:
@@ -206,7 +210,7 @@ class Gateway:
         """Return what clients are served, and /admin; the same routes if they share a port."""
         settings = self._settings
         tenants: TenantResolver = self._keys or EverybodyAnonymous()
-        self.register = Register(self._predictor, self._clock)
+        self.register = Register(self._predictor, self._clock, self._requests.expect)
         door = Door(
             LocalDesk(self.driver, self.register, self.alpha),
             self._clock,
@@ -220,7 +224,8 @@ class Gateway:
             max_json_depth=settings.limits.max_json_depth,
             body_timeout_s=settings.limits.body_timeout_s,
             patience_s=settings.limits.slow_reader_s,
-            expect=self._requests.expect,
+            timeouts=self._model_timeouts,
+            queue_timeouts=self._queue_timeouts,
         )
         rest = FastAPI(
             title="HexSage", version=__version__, lifespan=self._lifespan, redirect_slashes=False

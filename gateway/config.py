@@ -20,6 +20,7 @@ from pydantic import (
     SecretStr,
     ValidationError,
     field_validator,
+    model_validator,
 )
 from pydantic_settings import (
     BaseSettings,
@@ -122,6 +123,27 @@ class ServerTlsEntry(_Strict):
     """Clients must show a certificate that this authority has signed."""
 
 
+class OwnTimeoutsEntry(_Strict):
+    """Limits of an attempt, in seconds, where they are other than `timeouts` says for all."""
+
+    connect_s: Positive | None = None
+    first_token_s: Positive | None = None
+    inter_token_s: Positive | None = None
+    total_s: Positive | None = None
+
+    @property
+    def given(self) -> dict[str, float]:
+        """What is said here, by name."""
+        return self.model_dump(exclude={"queue_s"}, exclude_none=True)
+
+
+class ModelTimeoutsEntry(OwnTimeoutsEntry):
+    """Limits of a model's calls."""
+
+    queue_s: Positive | None = None
+    """How long one may wait; None: `queue.timeout_s`."""
+
+
 class BackendEntry(_Strict):
     """One engine."""
 
@@ -145,6 +167,7 @@ class BackendEntry(_Strict):
     """The environment variable that holds the key which is sent upstream."""
     tls: ClientTlsEntry = ClientTlsEntry()
     """For https:// URLs."""
+    timeouts: OwnTimeoutsEntry = OwnTimeoutsEntry()
 
     @field_validator("url")
     @classmethod
@@ -207,10 +230,18 @@ class BackendEntry(_Strict):
         )
 
 
-class AliasEntry(_Strict):
-    """A public name for a model."""
+class ModelEntry(_Strict):
+    """What is special about a model, by its public name."""
 
-    target: Name
+    target: Name | None = None
+    """The model that the name stands for; None: it is the model's own."""
+    timeouts: ModelTimeoutsEntry = ModelTimeoutsEntry()
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "ModelEntry":
+        if self.target is None and self.timeouts == ModelTimeoutsEntry():
+            raise ValueError("needs a target, or timeouts")
+        return self
 
 
 _KNOBS = PolicySettings()
@@ -329,6 +360,8 @@ class HealthEntry(_Strict):
     max_ejected_share: Share = 0.5
     silence_s: Positive = 60.0
     silence_factor: Positive = 4.0
+    stall_s: Annotated[float, Field(ge=2)] = 5.0
+    """Not less: it is once a second that the scheduler hears how streams go on."""
 
     def to_core(self) -> HealthRules:
         """Return the rules as the scheduler knows them."""
@@ -388,7 +421,7 @@ class Settings(BaseSettings):
     )
 
     backends: tuple[BackendEntry, ...] = ()
-    models: dict[Name, AliasEntry] = Field(default_factory=dict)
+    models: dict[Name, ModelEntry] = Field(default_factory=dict)
     policy: PolicyEntry = PolicyEntry()
     learn_profiles: bool = True
     """Correct each backend's profile by what its calls take."""
@@ -434,7 +467,24 @@ class Settings(BaseSettings):
     @property
     def aliases(self) -> dict[str, str]:
         """Public model names and what they stand for."""
-        return {name: alias.target for name, alias in self.models.items()}
+        return {name: entry.target for name, entry in self.models.items() if entry.target}
+
+    @property
+    def model_timeouts(self) -> dict[str, dict[str, float]]:
+        """Limits of an attempt by public model name; an alias has its target's, then its own."""
+        return {name: self._timeouts_of(name).given for name in self.models}
+
+    @property
+    def queue_timeouts(self) -> dict[str, float]:
+        """How long calls may wait, by public model name, where that is not as for all."""
+        queue_s = {name: self._timeouts_of(name).queue_s for name in self.models}
+        return {name: seconds for name, seconds in queue_s.items() if seconds is not None}
+
+    def _timeouts_of(self, name: str) -> ModelTimeoutsEntry:
+        entry = self.models[name]
+        target = self.models.get(entry.target or name, entry)
+        said = target.timeouts.model_dump() | entry.timeouts.model_dump(exclude_none=True)
+        return ModelTimeoutsEntry(**said)
 
     @property
     def workflow_specs(self) -> dict[str, WorkflowSpec]:

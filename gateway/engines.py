@@ -15,12 +15,15 @@ from gateway.backends.health import Probe, Vitals
 from gateway.backends.http_client import HttpClient, Timeouts
 from gateway.backends.offers import nameless, offers
 from gateway.config import BackendEntry, ClientTlsEntry, HealthEntry, LimitsEntry, TimeoutsEntry
-from gateway.core.events import BackendChanged, BackendRemoved, Event
+from gateway.core.events import BackendChanged, BackendRemoved, Event, Heard
 from gateway.core.load import BackendLoad
 from gateway.core.types import BackendId, BackendState
 
 GRACE_S = 5.0
 """Added to the longest that a call may take before the client that it may still use is closed."""
+
+PULSE_S = 1.0
+"""How often the scheduler hears that streams go on."""
 
 Loads = Mapping[BackendId, BackendLoad]
 
@@ -53,8 +56,9 @@ class Engines:
         self._believed: dict[BackendId, Vitals | None] = {}
         """What the scheduler has been told of each, by this probe or the one before it."""
         self._drained: set[BackendId] = set()
-        self._retired: set[HttpClient] = set()
+        self._retired: dict[HttpClient, BackendId] = {}
         """Nothing new goes to these, but calls may still be under way."""
+        self._listening: asyncio.Task[None] | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._listed: dict[BackendId, frozenset[str] | None] = {}
         self._offers: dict[str, frozenset[BackendId]] = {}
@@ -126,7 +130,7 @@ class Engines:
         self.entries[name] = entry
         self._probes[name] = probe
         self._stop_probing(name)
-        self._retire(self.clients.get(name))
+        self._retire(name)
         self.clients[name] = client
         self._start_probing(name)
         if before is not None and name in self._loads:
@@ -147,7 +151,7 @@ class Engines:
         self._offers.clear()
         self._stop_probing(name)
         # Its client stays where it is: a call may just have been given its turn.
-        self._retire(self.clients[name], name)
+        self._retire(name)
         self._feed(BackendRemoved(name))
 
     def drain(self, name: BackendId, *, drains: bool) -> None:
@@ -163,6 +167,7 @@ class Engines:
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Begin to probe; return when everybody has been looked at once."""
         self._tasks = tasks
+        self._listening = tasks.create_task(self._listen())
         for name in self._probes:
             self._start_probing(name)
         for probe in list(self._probes.values()):
@@ -171,6 +176,8 @@ class Engines:
     def stop(self) -> None:
         """Probe no more."""
         self._tasks = None
+        if self._listening is not None:
+            self._listening.cancel()
         for name in list(self._probing):
             self._stop_probing(name)
 
@@ -189,21 +196,37 @@ class Engines:
         if task is not None:
             task.cancel()
 
-    def _retire(self, client: HttpClient | None, name: BackendId | None = None) -> None:
-        """Close a client when the last call that may use it must be over."""
-        if client is None or self._tasks is None:
-            return
-        self._retired.add(client)
+    async def _listen(self) -> None:
+        """Say now and then whose streams go on, until cancelled."""
         loop = asyncio.get_running_loop()
-        delay_s = client.longest_call_s + GRACE_S
-        loop.call_later(delay_s, self._close_retired, client, name)
+        while True:
+            since = loop.time()
+            await asyncio.sleep(PULSE_S)
+            under_way = [*self.clients.items(), *((n, old) for old, n in self._retired.items())]
+            for name in {name for name, client in under_way if client.gives_sign(since)}:
+                self._feed(Heard(name))
 
-    def _close_retired(self, client: HttpClient, name: BackendId | None) -> None:
-        if name is not None and self.clients.get(name) is client:
+    def _retire(self, name: BackendId) -> None:
+        """Close a backend's client when the last call that may use it must be over."""
+        client = self.clients.get(name)
+        if client is not None and self._tasks is not None:
+            self._retired[client] = name
+            self._close_later(client, client.longest_call_s + GRACE_S)
+
+    def _close_later(self, client: HttpClient, delay_s: float) -> None:
+        asyncio.get_running_loop().call_later(delay_s, self._close_retired, client)
+
+    def _close_retired(self, client: HttpClient) -> None:
+        if self._tasks is None or client not in self._retired:
+            return
+        left_s = client.busy_until - asyncio.get_running_loop().time()
+        if left_s > 0:  # its model's calls may take longer
+            self._close_later(client, left_s + GRACE_S)
+            return
+        name = self._retired.pop(client)
+        if self.clients.get(name) is client:
             del self.clients[name]
-        if client in self._retired and self._tasks is not None:
-            self._retired.discard(client)
-            self._tasks.create_task(client.close())
+        self._tasks.create_task(client.close())
 
     def _probe(self, name: BackendId, entry: BackendEntry) -> Probe:
         def on_change(vitals: Vitals | None) -> None:
@@ -227,7 +250,7 @@ class Engines:
         return HttpClient(
             entry.url,
             dialect_of(entry.kind, entry.priority_scheduling, entry.adapters),
-            Timeouts(**self._timeouts.model_dump()),
+            Timeouts(**(self._timeouts.model_dump() | entry.timeouts.given)),
             api_key=entry.api_key,
             on_unreachable=probe.suspect,
             bounds=self._bounds,

@@ -119,6 +119,26 @@ def test_command_line_beats_environment_beats_file_beats_default(
     assert settings.queue.max_bytes == Settings.model_fields["queue"].default.max_bytes
 
 
+def test_an_alias_has_the_timeouts_of_its_model_where_it_says_nothing(tmp_path: Path) -> None:
+    text = """
+models:
+  m1: {timeouts: {total_s: 1, queue_s: 2}}
+  same: {target: m1}
+  other: {target: m1, timeouts: {total_s: 3, connect_s: 4}}
+  far: {target: m2}
+"""
+    settings = load_settings(written(tmp_path, LEAST + text))
+
+    assert settings.aliases == {"same": "m1", "other": "m1", "far": "m2"}
+    assert settings.model_timeouts == {
+        "m1": {"total_s": 1},
+        "same": {"total_s": 1},
+        "other": {"total_s": 3, "connect_s": 4},
+        "far": {},
+    }
+    assert settings.queue_timeouts == {"m1": 2, "same": 2, "other": 2}
+
+
 def test_every_mistake_is_listed_with_its_line(tmp_path: Path) -> None:
     found = mistakes(
         tmp_path,
@@ -158,6 +178,13 @@ colour: red
         ),
         ("backends: [{name: a, url: 'http://169.254.169.254/'}]", "must not be link-local"),
         ("health: {window: 1}", "file:1: health.window: "),
+        ("health: {stall_s: 1}", "file:1: health.stall_s: "),
+        ("models: {a: {}}", "file:1: models.a: needs a target, or timeouts"),
+        ("models: {a: {timeouts: {total_s: 0}}}", "file:1: models.a.timeouts.total_s: "),
+        (
+            "backends: [{name: a, url: 'http://h', timeouts: {queue_s: 1}}]",
+            "file:1: backends[0].timeouts.queue_s: is no key",
+        ),
         ("retries: {max_attempts: 0}", "file:1: retries.max_attempts: "),
         ("limits: {max_connections: 0}", "file:1: limits.max_connections: "),
         ("host: 0.0.0.0\n", "file:1: host: 0.0.0.0 is reachable from outside"),

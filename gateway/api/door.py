@@ -54,6 +54,8 @@ class Door:
         max_json_depth: int,
         body_timeout_s: float,
         patience_s: float,
+        timeouts: Mapping[str, Mapping[str, float]],
+        queue_timeouts: Mapping[str, float],
     ) -> None:
         self.desk = desk
         self.clock = clock
@@ -65,6 +67,9 @@ class Door:
         self.max_json_depth = max_json_depth
         self.body_timeout_s = body_timeout_s
         self.patience_s = patience_s
+        self.timeouts = timeouts
+        """Limits of attempts by public model name, as a Call has them."""
+        self.queue_timeouts = queue_timeouts
         self.ids = RequestIds()
         self._aliases = aliases
         self._models = models
@@ -153,7 +158,7 @@ class Exchange:
             able=able,
             began_at=now,
             body=raw,
-            queue_timeout_s=None,
+            queue_timeout_s=door.queue_timeouts.get(asked.public_model),
         )
         try:
             watched = upload.receive if upload else self._receive

@@ -67,7 +67,9 @@ class StreamAnswer:
         relay: StreamRelay,
         inter_token_s: float,
         ends_by: float,
+        under_way: "set[StreamAnswer]",
     ) -> None:
+        """`under_way`: where it stands for as long as it has begun and not ended."""
         if response.headers.get("content-encoding", "identity") != "identity":
             raise BadAnswer("the engine compressed its answer although it was asked not to")
         self.status = response.status
@@ -84,6 +86,11 @@ class StreamAnswer:
         self._left_at = 0.0
         self._expired: FailureKind | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._under_way = under_way
+
+    def gives_sign(self, since: float) -> bool:
+        """Return whether it went on since this instant, or is held up by its client."""
+        return not self._is_waiting or self._quiet_since >= since
 
     @property
     def ended(self) -> bool:
@@ -120,6 +127,7 @@ class StreamAnswer:
             raise relay.failure
         self._first = b"".join(pieces)
         self._quiet_since = self._left_at = self._loop.time()
+        self._under_way.add(self)
         self._check_time()
 
     async def read(self) -> bytes:
@@ -187,6 +195,7 @@ class StreamAnswer:
 
     def _stop(self) -> None:
         self._stop_timer()
+        self._under_way.discard(self)
         # A connection whose answer was read to its end has gone back to the pool already.
         if not self._response.closed:
             self._response.close()

@@ -12,7 +12,7 @@ engine stop working on the call.
 """
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -169,6 +169,8 @@ class Call:
     stream: bool = False
     hide_usage: bool = False
     """The usage chunk was asked for by the gateway, not by the client."""
+    timeouts: Mapping[str, float] = field(default_factory=dict)
+    """Limits of its model, by the names of `http_client.Timeouts`; they go before the backend's."""
     renamed: tuple[str, str] | None = None
     """The model's name at the engine and the client's alias for it, which answers must bear."""
 

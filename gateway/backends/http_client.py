@@ -6,7 +6,7 @@ Which library, and why, is in docs/decisions/0001-upstream-client.md.
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -83,11 +83,19 @@ class HttpClient:
         self._pooled: aiohttp.ClientSession | None = None
         self._fresh: aiohttp.ClientSession | None = None
         """For the one retry of a call that met a dead pooled connection."""
+        self._streams: set[StreamAnswer] = set()
+        """Those that have begun and not ended."""
+        self.busy_until = 0.0
+        """When the last of its calls must be over, on the loop's clock."""
 
     @property
     def longest_call_s(self) -> float:
-        """How long a call may be under way."""
+        """How long a call may be under way whose model says nothing else."""
         return self._timeouts.total_s
+
+    def gives_sign(self, since: float) -> bool:
+        """Return whether a stream went on since this instant, or is held up by its client."""
+        return any(stream.gives_sign(since) for stream in self._streams)
 
     async def open(
         self, call: Call, listener: Listener, *, engine_priority: int, attempt: int
@@ -103,8 +111,9 @@ class HttpClient:
     async def _open(
         self, call: Call, listener: Listener, engine_priority: int, attempt: int
     ) -> Answer:
-        timeouts = self._timeouts
+        timeouts = replace(self._timeouts, **call.timeouts) if call.timeouts else self._timeouts
         ends_by = asyncio.get_running_loop().time() + timeouts.total_s
+        self.busy_until = max(self.busy_until, ends_by)
         begin_s = timeouts.first_token_s if call.stream else timeouts.total_s
         try:
             async with asyncio.timeout(min(begin_s, timeouts.total_s)):
@@ -136,7 +145,6 @@ class HttpClient:
         trace.on_connection_reuseconn.append(_note_reuse)
         return aiohttp.ClientSession(
             connector=connector,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeouts.connect_s),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=("user-agent", "accept"),
@@ -165,7 +173,8 @@ class HttpClient:
         }
         if body or call.upload is not None:
             headers["content-type"] = call.content_type
-        request = _Request(call, self._url(call), headers, body)
+        connect_s = call.timeouts.get("connect_s", self._timeouts.connect_s)
+        request = _Request(call, self._url(call), headers, body, connect_s)
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
         note = SimpleNamespace(reused=False)
@@ -232,7 +241,8 @@ class HttpClient:
             explain=explain,
             max_event_bytes=self._bounds.event_bytes,
         )
-        stream = StreamAnswer(response, relay, self._timeouts.inter_token_s, ends_by)
+        inter_token_s = call.timeouts.get("inter_token_s", self._timeouts.inter_token_s)
+        stream = StreamAnswer(response, relay, inter_token_s, ends_by, self._streams)
         await stream.begin()
         return stream
 
@@ -244,6 +254,7 @@ class _Request(NamedTuple):
     url: URL
     headers: Mapping[str, str]
     body: bytes
+    connect_s: float
 
     async def send(
         self, session: aiohttp.ClientSession, note: SimpleNamespace
@@ -264,6 +275,7 @@ class _Request(NamedTuple):
             data=data,
             headers=headers,
             allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.connect_s),
             trace_request_ctx=note,
         )
 

@@ -44,12 +44,17 @@ class HealthRules:
     silence_factor: float = 4.0
     """A backend is bad, too, if no call gives a sign of life for `silence_s`, and for this many
     times what its oldest call should take in all."""
+    stall_s: float | None = None
+    """Where calls stream: for `stall_s`, and `silence_factor` times what the next token should
+    take. None: nobody feeds `Heard`, so nothing is known between a stream's ends."""
 
     def __post_init__(self) -> None:
         if self.failures < 1 or self.window < 2 or self.cooldown_s <= 0:
             raise ValueError("failures must be >= 1, window >= 2 and cooldown_s > 0")
         if self.ramp_s < 0 or self.silence_s <= 0 or self.max_cooldown_s <= 0:
             raise ValueError("ramp_s must be >= 0, silence_s and max_cooldown_s > 0")
+        if self.stall_s is not None and self.stall_s <= 0:
+            raise ValueError("stall_s must be > 0")
         if not 0 <= self.max_ejected_share <= 1 or not 0 < self.error_share <= 1:
             raise ValueError("max_ejected_share and error_share must be shares")
 

@@ -71,6 +71,8 @@ class Call:
     attempts: int = 0
     tried: set[BackendId] = field(default_factory=set)
     """Backends that have failed it."""
+    is_recalled: bool = False
+    """Its backend is thought to hang; another attempt is paid for."""
     decision: Decision | None = None
     started_at: float | None = None
     first_token_at: float | None = None

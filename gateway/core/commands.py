@@ -47,6 +47,14 @@ class Stop:
     """Why, when its client is still there to be told; None: the client left."""
 
 
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """If no byte has reached the client, close the connection and report a retryable failure."""
+
+    request_id: RequestId
+    backend_id: BackendId
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
     """The request's books are closed: emitted exactly once for each request that arrived."""
@@ -97,4 +105,4 @@ class WorkflowEnded:
         return self.deadline_at is not None and self.ended_at > self.deadline_at
 
 
-Command = Start | Reject | Evict | Stop | Settle | WorkflowEnded
+Command = Start | Reject | Evict | Stop | Recall | Settle | WorkflowEnded

@@ -95,6 +95,13 @@ class BackendTrusted:
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """A backend's streams go on, or only their clients hold them up. Said now and then."""
+
+    backend_id: BackendId
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyChanged:
     """From now on decide by this policy; what is queued is ordered anew."""
 
@@ -161,6 +168,7 @@ Event = (
     | BackendChanged
     | BackendRemoved
     | BackendTrusted
+    | Heard
     | PolicyChanged
     | Reconfigured
     | WorkflowDeclared

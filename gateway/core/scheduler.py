@@ -7,7 +7,7 @@ from typing import assert_never
 from gateway.core.admission import UNBOUNDED, Admission, QueueLimits, Unreachable
 from gateway.core.breaker import HealthRules
 from gateway.core.call import Call, CallState
-from gateway.core.commands import Command, Evict, Reject, Settle, Start, Stop, WorkflowEnded
+from gateway.core.commands import Command, Evict, Recall, Reject, Settle, Start, Stop, WorkflowEnded
 from gateway.core.cost import prefill_s, step_s
 from gateway.core.events import (
     Abandoned,
@@ -19,6 +19,7 @@ from gateway.core.events import (
     Failed,
     Finished,
     FirstToken,
+    Heard,
     PolicyChanged,
     Progressed,
     Reconfigured,
@@ -97,7 +98,7 @@ class Scheduler:
             case FirstToken(request_id):
                 self._first_token(request_id, now, out)
             case Progressed(request_id, output_tokens):
-                self._progress(request_id, output_tokens, now)
+                self._progress(request_id, output_tokens, now, out)
             case Failed():
                 self._fail(event, now, out)
             case Abandoned(request_id, output_tokens):
@@ -108,6 +109,8 @@ class Scheduler:
                 self._remove_backend(backend_id, now, out)
             case BackendTrusted(backend_id):
                 self._trust(backend_id, now, out)
+            case Heard(backend_id):
+                self._hear(self.fleet.loads.get(backend_id), now, out)
             case PolicyChanged(policy):
                 self._change_policy(policy, now, out)
             case Reconfigured():
@@ -265,7 +268,7 @@ class Scheduler:
             return
         call.first_token_at = now
         load = self._load_of(call)
-        load.heard_at = now
+        self.health.heard(load, now)
         load.calibration.first_token(call, now)
         load.prefill_done(call)
         self._send(self.placement.room_changed(load, now), now, out)
@@ -278,15 +281,21 @@ class Scheduler:
             if call.state is CallState.RUNNING and call.prefill_ends_at == due_at:
                 self._load_of(call).prefill_done(call)
 
-    def _progress(self, request_id: str, output_tokens: int, now: float) -> None:
+    def _hear(self, load: BackendLoad | None, now: float, out: list[Command]) -> None:
+        if load is not None and self.health.heard(load, now):
+            self._send(self.placement.room_changed(load, now), now, out)
+
+    def _progress(
+        self, request_id: str, output_tokens: int, now: float, out: list[Command]
+    ) -> None:
         call = self.calls.get(request_id)
         if call is None or call.state is not CallState.RUNNING:
             return
         call.tokens_seen = output_tokens
         remaining = max(round(call.request.output.remaining_mean(output_tokens)), 1)
         load = self._load_of(call)
-        load.heard_at = now
         load.progress(call, remaining, output_tokens)
+        self._hear(load, now, out)
 
     def _finish(self, event: Finished, now: float, out: list[Command]) -> None:
         call = self.calls.get(event.request_id)
@@ -295,7 +304,6 @@ class Scheduler:
         call.tokens_seen = event.output_tokens
         call.prompt_tokens_told = event.prompt_tokens
         load = self._load_of(call)
-        load.heard_at = now
         self.health.succeeded(load, call, now)
         self._learn(call, now, event)
         self._end_run(call, Outcome.COMPLETED, None, now, out)
@@ -310,7 +318,7 @@ class Scheduler:
         invalid = event.kind is FailureKind.INVALID_REQUEST
         # With no backend up it could only wait for its timeout; a new call would be refused too.
         may_retry = event.retryable and not invalid and bool(self.fleet.open_for(call))
-        if may_retry and self.retries.may(call):
+        if may_retry and (call.is_recalled or self.retries.may(call)):
             self._retry(call, now, out)
         else:
             invalid = invalid or event.kind is FailureKind.UNSUPPORTED
@@ -323,9 +331,10 @@ class Scheduler:
         """Queue a call that a backend failed again, in its old place."""
         load = self._load_of(call)
         call.tried.add(load.id)
+        call.is_recalled = False
         self._learn(call, now, None)
         load.stop(call)
-        self.health.left(load, call)
+        self.health.left(load, call, now)
         self.placement.settle(call, load)
         call.started_at = call.first_token_at = None
         call.tokens_seen = 0
@@ -405,7 +414,7 @@ class Scheduler:
         load = self._load_of(call)
         self._learn(call, now, None)
         load.stop(call)
-        self.health.left(load, call)
+        self.health.left(load, call, now)
         call.state = CallState.ENDED
         self.placement.settle(call, load)
         self._forget(call, now, answered=outcome is Outcome.COMPLETED)
@@ -557,17 +566,36 @@ class Scheduler:
                 self._send(self.placement.add(self.placement.displaced(load), now), now, out)
             # Whoever was held back for one that is kept out now may go elsewhere.
             self._send(self.placement.room_changed(load, now), now, out)
+        for load in self.health.stuck():
+            out += self._recalls(load)
         for call in self.retries.due(now):
             call.state = CallState.QUEUED
             self._send(self.placement.add([call], now), now, out)
 
+    def _recalls(self, load: BackendLoad) -> list[Command]:
+        """Ask back the calls of a backend that hangs, where another one could have them."""
+        recalls: list[Command] = []
+        for call in load.running.values():
+            if call.first_token_at is not None or call.is_recalled:
+                continue
+            elsewhere = [
+                other
+                for other in self.fleet.open_for(call)
+                if other is not load and other.id not in call.tried
+            ]
+            if elsewhere and self.retries.may(call):
+                call.is_recalled = True
+                recalls.append(Recall(call.request.id, load.id))
+        return recalls
+
     def _set_alarm(self) -> None:
         wake_at = self.workflows.next_idle_at()
         queue_at = self._waits.next_at(self.admission.limits.timeout_s)
-        if queue_at is not None:  # somebody waits
-            for at in (queue_at, self.retries.next_at(), self.health.next_at()):
-                if at is not None and (wake_at is None or at < wake_at):
-                    wake_at = at
+        waits = queue_at is not None
+        retry_at = self.retries.next_at() if waits else None
+        for at in (queue_at, retry_at, self.health.next_at(waits=waits)):
+            if at is not None and (wake_at is None or at < wake_at):
+                wake_at = at
         self.wake_at = wake_at
 
     # Books

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import NamedTuple, Protocol
 
-from gateway.backends.base import Answer, BackendClient, BackendError, Call, Usage
-from gateway.core.commands import Command, Evict, Reject, Settle, Start, Stop, WorkflowEnded
+from gateway.backends.base import Answer, BackendClient, BackendError, Call, TimedOut, Usage
+from gateway.core.commands import Command, Evict, Recall, Reject, Settle, Start, Stop, WorkflowEnded
 from gateway.core.events import (
     Abandoned,
     Arrived,
@@ -18,7 +18,7 @@ from gateway.core.events import (
     Progressed,
     TimePassed,
 )
-from gateway.core.outcomes import RejectReason
+from gateway.core.outcomes import FailureKind, RejectReason
 from gateway.core.types import BackendId, InferenceRequest, RequestId
 from gateway.runtime.clock import Clock
 
@@ -117,9 +117,7 @@ class Driver:
         while True:
             start = await run.turn
             try:
-                answer = await self._clients[start.backend_id].open(
-                    call, run, engine_priority=start.engine_priority, attempt=start.attempt
-                )
+                answer = await self._attempt(run, call, start)
             except BackendError as error:
                 log.info(
                     "%s attempt %d on %s: %s (%s)",
@@ -136,6 +134,22 @@ class Driver:
                     raise
             else:
                 return Served(answer, start)
+
+    async def _attempt(self, run: "_Run", call: Call, start: Start) -> Answer:
+        """Send the call; return when its answer has begun, or raise BackendError."""
+        try:
+            async with asyncio.timeout(None) as limit:
+                # What has been read of an upload cannot be sent to another backend.
+                run.limit = limit if call.upload is None else None
+                return await self._clients[start.backend_id].open(
+                    call, run, engine_priority=start.engine_priority, attempt=start.attempt
+                )
+        except TimeoutError:
+            recalled = TimedOut(FailureKind.TIMEOUT_FIRST_TOKEN)
+            recalled.retryable = True  # the connection is closed, and no client has seen a byte
+            raise recalled from None
+        finally:
+            run.limit = None
 
     def _feed_at(self, now: float, event: Event) -> None:
         """No `await` from here on: one event is handled whole before the next."""
@@ -162,6 +176,8 @@ class Driver:
             case Stop(request_id=request_id, reason=reason):
                 if reason is not None:
                     self._runs[request_id].stop(reason)
+            case Recall(request_id=request_id):
+                self._runs[request_id].recall()
             case Settle(request_id=request_id):
                 self._runs[request_id].is_settled = True
             case WorkflowEnded():
@@ -199,6 +215,8 @@ class _Run:
         self.is_settled = False
         self.stopped_for: RejectReason | None = None
         self.output_tokens = 0
+        self.limit: asyncio.Timeout | None = None
+        """Of an attempt whose answer has not begun."""
         self._feed = feed
 
     def first_token(self) -> None:
@@ -217,6 +235,11 @@ class _Run:
         """Tell how it ended, unless the books are closed."""
         if not self.is_settled:
             self._feed(event)
+
+    def recall(self) -> None:
+        """End an attempt whose answer has not begun; one that has goes on."""
+        if self.limit is not None:
+            self.limit.reschedule(asyncio.get_running_loop().time())
 
     def stop(self, reason: RejectReason) -> None:
         """End it for a reason that its client is to be told."""

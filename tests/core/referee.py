@@ -3,7 +3,7 @@
 from collections import Counter
 
 from gateway.core.call import Call, CallState
-from gateway.core.commands import Command, Evict, Reject, Settle, Start, Stop, WorkflowEnded
+from gateway.core.commands import Command, Evict, Recall, Reject, Settle, Start, Stop, WorkflowEnded
 from gateway.core.events import Arrived, Event, Failed, TimePassed, WorkflowDeclared
 from gateway.core.load import BackendLoad
 from gateway.core.outcomes import Outcome, RejectReason
@@ -100,6 +100,8 @@ class Referee:
                     assert request_id in self._live
                     assert command.retry_after_s is None or command.retry_after_s >= 0
                     refused = request_id
+                case Recall(request_id, backend_id):
+                    assert self.running[request_id] == backend_id
                 case WorkflowEnded():
                     self.workflows_ended.append(command)
                     assert command.opened_at <= command.ended_at <= now

@@ -23,6 +23,7 @@ from gateway.core.events import (
     Failed,
     Finished,
     FirstToken,
+    Heard,
     PolicyChanged,
     Progressed,
     Reconfigured,
@@ -133,6 +134,7 @@ _MOVES = (
     "add",
     "add",
     "trust",
+    "hear",
     "policy",
     "rules",
     "declare",
@@ -323,6 +325,10 @@ class Player:
     def _add(self, a: int, _: int, __: int) -> None:
         self.feed(BackendChanged((*FLEET, SPARE)[a % 4], BackendState.UP))
 
+    def _hear(self, a: int, _: int, __: int) -> None:
+        loads = [*sorted(self.scheduler.fleet.loads), BackendId("nowhere")]
+        self.feed(Heard(loads[a % len(loads)]))
+
     def _trust(self, a: int, _: int, __: int) -> None:
         loads = [*sorted(self.scheduler.fleet.loads), BackendId("nowhere")]
         self.feed(BackendTrusted(loads[a % len(loads)]))
@@ -338,6 +344,7 @@ class Player:
             ramp_s=(0.0, 1.0, 30.0)[b // 24 % 3],
             max_ejected_share=(0.0, 0.5, 1.0)[b // 72 % 3],
             silence_s=(1.0, 60.0)[b // 216 % 2],
+            stall_s=(None, 1.0, 5.0)[b // 432 % 3],
         )
         retries = RetryRules(
             max_attempts=c % 4 + 1,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.admission import QueueLimits
-from gateway.core.commands import Command, Evict, Reject, Settle, Start, Stop, WorkflowEnded
+from gateway.core.commands import Command, Evict, Recall, Reject, Settle, Start, Stop, WorkflowEnded
 from gateway.core.events import Arrived, Event
 from gateway.core.policies import POLICIES, policy_from_name
 from gateway.core.profiles import GpuProfile
@@ -139,6 +139,8 @@ def _command(command: Command) -> object:
             return ("stop", request_id, backend_id, reason)
         case Reject(request_id, reason) | Evict(request_id, reason):
             return (type(command).__name__, request_id, reason)
+        case Recall():
+            raise AssertionError("nothing hangs here")
         case WorkflowEnded():
             return ("ended", command.key, command.state, command.calls, _digits(command.ended_at))
 

@@ -15,6 +15,7 @@ from gateway.backends.base import (
     Usage,
 )
 from gateway.core.admission import QueueLimits
+from gateway.core.breaker import HealthRules
 from gateway.core.commands import Command, Settle, Start
 from gateway.core.events import (
     BackendChanged,
@@ -127,13 +128,18 @@ class Bench:
     """A driver over scripted backends `a`, `b`, …, and its log."""
 
     def __init__(
-        self, *backends: ScriptedBackend, slots: int | None = None, timeout_s: float = 120.0
+        self,
+        *backends: ScriptedBackend,
+        slots: int | None = None,
+        timeout_s: float = 120.0,
+        health: HealthRules | None = None,
     ) -> None:
         names = [BackendId(name) for name in "abc"[: len(backends)]]
         self.scheduler = Scheduler(
             [a_backend(name, max_in_flight=slots) for name in names],
             POLICY,
             limits=QueueLimits(timeout_s=timeout_s),
+            health=health,
         )
         self.log: list[tuple[float, Event, Sequence[Command]]] = []
         self.driver = Driver(
@@ -216,6 +222,46 @@ def test_a_failure_after_the_first_byte_is_told_and_never_tried_again() -> None:
     assert len(bench.commands(Start)) == 1
     assert bench.outcomes() == {"r": Outcome.FAILED}
     assert bench.is_quiet()
+
+
+def test_a_call_is_asked_back_from_an_engine_that_hangs_and_answered_elsewhere() -> None:
+    hung, sound = ScriptedBackend([Script(open_s=1000.0)]), ScriptedBackend()
+    bench = Bench(hung, sound, health=HealthRules(stall_s=5.0))
+
+    async def main() -> tuple[int, float]:
+        return await bench.ask(a_request("r")), asyncio.get_running_loop().time()
+
+    assert run_in_virtual_time(main()) == (3, 10.0)
+    assert (hung.cancelled, hung.attempts, sound.attempts) == (1, [1], [2])
+    assert bench.outcomes() == {"r": Outcome.COMPLETED}
+    assert bench.is_quiet()
+
+
+def test_a_client_that_leaves_as_its_call_is_asked_back_has_left() -> None:
+    hung, sound = ScriptedBackend([Script(open_s=1000.0)]), ScriptedBackend()
+    bench = Bench(hung, sound, health=HealthRules(stall_s=5.0))
+
+    async def main() -> None:
+        leaving = asyncio.ensure_future(bench.ask(a_request("r")))
+        await sleep_until(9.0)
+        asyncio.get_running_loop().call_at(10.0, leaving.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+
+    run_in_virtual_time(main())
+
+    assert sound.attempts == []
+    assert bench.outcomes() == {"r": Outcome.ABANDONED}
+    assert bench.is_quiet()
+
+
+def test_an_answer_that_has_begun_is_not_asked_back() -> None:
+    quiet, sound = ScriptedBackend([Script(chunk_s=30.0)]), ScriptedBackend()
+    bench = Bench(quiet, sound, health=HealthRules(stall_s=5.0))
+
+    assert run_in_virtual_time(bench.ask(a_request("r"))) == 3
+
+    assert (quiet.attempts, sound.attempts) == ([1], [])
 
 
 def test_when_every_attempt_fails_the_client_is_told_the_last_failure() -> None:
