@@ -40,6 +40,7 @@ OwnCode = Literal[
     "not_found",
     "not_supported",
     "request_rate_limit",
+    "scheduler_restarting",
     "token_rate_limit",
     "too_long",
     "too_many_connections",

@@ -145,12 +145,12 @@ class Entry:
         self.lesson = Lesson(register.school, arrival.outline, arrival.began_at)
         self._permit = account.enter(self.lesson.prompt_tokens, now)
 
-    async def request(self) -> InferenceRequest:
-        """Predict the answer and charge it; ApiError 429 if it is too much for the key.
+    def request(self) -> InferenceRequest:
+        """Charge the answer that the lesson predicts; ApiError 429 if it is too much for the key.
 
         The request must arrive at once.
         """
-        output = await self.lesson.forecast()
+        output = self.lesson.output
         self._permit.expect(output.mean_tokens, self._register.clock.now())
         arrival = self._arrival
         self._register.expect(arrival.id, arrival.request_id)
@@ -229,8 +229,9 @@ class LocalDesk:
         entry = self._register.enter(arrival, caller.account)
         answer: Answer | None = None
         try:
-            request = await entry.request()
-            async with self._driver.run(request, call) as served:
+            if entry.lesson.ask():
+                await entry.lesson.wait()
+            async with self._driver.run(entry.request(), call) as served:
                 answer, start = served
                 decision = start.decision
                 headers = entry.headers(start, self._alpha())

@@ -26,6 +26,7 @@ UPLOAD_TOKENS = 1500
 """Half a minute of sound, as Whisper sees it."""
 UPLOAD_OUTPUT_TOKENS = 100
 NO_PROMPT = Sketch(0, 0)
+UNKNOWN = LengthDistribution.point(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,17 +100,27 @@ class Lesson:
         self._outline = outline
         self.began_at = began_at
         self._prediction: Prediction | None = None
+        self.output = UNKNOWN
+        """How long the answer may be, the client's cap included."""
         ratio = school.ratios.of(outline.model)
         self.prompt_tokens = outline.prompt_tokens or estimate_tokens(outline.sketch, ratio)
 
-    async def forecast(self) -> LengthDistribution:
-        """Return how long the answer may be, the client's cap included."""
+    def ask(self) -> bool:
+        """Have the answer predicted by what is known at once; return whether to `wait` for more."""
         outline = self._outline
         if outline.query is None:
-            return LengthDistribution.point(outline.output_tokens)
+            self.output = LengthDistribution.point(outline.output_tokens)
+            return False
         query = replace(outline.query, prompt_tokens=self.prompt_tokens)
-        self._prediction = await self._school.predictor.predict(query)
-        return self._prediction.output
+        self._prediction = self._school.predictor.predict_quick(query)
+        self.output = self._prediction.output
+        return self._prediction.asks_more
+
+    async def wait(self) -> None:
+        """Wait for the best prediction that is to be had in time."""
+        assert self._prediction is not None
+        self._prediction = await self._school.predictor.narrowed(self._prediction)
+        self.output = self._prediction.output
 
     def prefix(self) -> tuple[PromptSegment, ...]:
         """Return what the prompt has in common with earlier ones; its tokens fit the prompt's."""

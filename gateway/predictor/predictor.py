@@ -126,7 +126,11 @@ class LengthPredictor:
     async def predict(self, query: PromptQuery) -> Prediction:
         """Return the best forecast to be had within the deadline."""
         quick = self.predict_quick(query)
-        if not quick.asks_more or self._owner is None:
+        return await self.narrowed(quick) if quick.asks_more else quick
+
+    async def narrowed(self, quick: Prediction) -> Prediction:
+        """Return what levels 4-5 say, or what they were asked to narrow if they are late."""
+        if self._owner is None:
             return quick
         reply = self._owner.ask(quick.ticket)
         if reply is None:
