@@ -148,6 +148,10 @@ class Gateway:
         self._is_stopping = False
         self.app, self.admin_app = self._build_apps()
 
+    def withdraw(self) -> None:
+        """Be ready no longer, so that balancers turn away; who comes all the same is served."""
+        self._is_stopping = True
+
     def begin_shutdown(self) -> None:
         """Take nothing new; what is here may finish."""
         self._is_stopping = True

@@ -448,6 +448,9 @@ class Settings(BaseSettings):
     """How often the files of configuration are looked at for changes; 0: never."""
     decision_log: Path | None = None
     """Append every decision to this file as JSON lines. It holds no prompts."""
+    drain_grace_s: NotNegative = 0.0
+    """After SIGTERM: how long it still takes new calls, not being ready. What balancers need to
+    notice; without one, nothing."""
     drain_timeout_s: NotNegative = 30.0
     """How long a stopping gateway waits for what runs."""
     host: str = "127.0.0.1"

@@ -84,6 +84,7 @@ state_dir: state
 keys_file: keys.yaml
 decision_log: decisions.jsonl
 drain_timeout_s: 5
+drain_grace_s: 2
 """,
         )
     )

@@ -110,6 +110,8 @@ class Server(uvicorn.Server):
             )
         )
         self._gateway = gateway
+        self._grace_s = settings.drain_grace_s
+        self._is_leaving = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._admin: uvicorn.Server | None = None
@@ -143,11 +145,29 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Stop gracefully; a second signal stops at once."""
-        if self._loop is not None:
-            # A signal may strike in the middle of a decision: the scheduler hears of it after.
-            self._loop.call_soon_threadsafe(self._gateway.begin_shutdown)
         # uvicorn's own would raise the signal again in the end: a clean stop is no death.
-        self.force_exit = self.should_exit
+        self.force_exit = self._is_leaving
+        if self._loop is None:
+            self.should_exit = True
+        else:
+            # A signal may strike in the middle of a decision: the scheduler hears of it after.
+            has_grace = sig == signal.SIGTERM and not self._is_leaving
+            self._loop.call_soon_threadsafe(self._leave, self._grace_s if has_grace else 0.0)
+        self._is_leaving = True
+
+    def _leave(self, grace_s: float) -> None:
+        """Say that the end is near; close the door `grace_s` later."""
+        self._gateway.withdraw()
+        if grace_s:
+            log.info(
+                "stopping: not ready any more, and for %g s new calls are still taken", grace_s
+            )
+            asyncio.get_running_loop().call_later(grace_s, self._close_door)
+        else:
+            self._close_door()
+
+    def _close_door(self) -> None:
+        self._gateway.begin_shutdown()
         self.should_exit = True
 
     def _reload(self) -> None:

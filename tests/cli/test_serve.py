@@ -23,6 +23,9 @@ WITHIN_S = 20.0
 CALL = json.dumps({"model": "m1", "messages": [{"role": "user", "content": "hi"}]}).encode()
 
 
+MAY_END = threading.Event()
+
+
 class Engine(BaseHTTPRequestHandler):
     """An engine that answers everything."""
 
@@ -34,8 +37,10 @@ class Engine(BaseHTTPRequestHandler):
         self._say(models)
 
     def do_POST(self) -> None:
-        """Answer every call."""
-        self.rfile.read(int(self.headers["content-length"]))
+        """Answer every call; one that says so when it may."""
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if b"wait" in body:
+            MAY_END.wait(WITHIN_S)
         choice = {"index": 0, "message": {"role": "assistant", "content": "x"}}
         usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
         self._say(json.dumps({"choices": [choice], "usage": usage}).encode())
@@ -158,6 +163,99 @@ def test_admin_may_have_a_port_of_its_own_and_signals_reload(tmp_path: Path) -> 
             process.send_signal(signal.SIGHUP)
             until(lambda: "is not YAML" in log.read_text(), log)
             assert ask(port, "/v1/chat/completions", CALL)[0] == 200
+
+
+@contextmanager
+def a_call_under_way(port: int, body: bytes) -> Iterator[http.client.HTTPConnection]:
+    """Send a call; its answer is read later."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WITHIN_S)
+    connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def is_refused(port: int) -> bool:
+    """Whether nobody listens."""
+    try:
+        ask(port, "/readyz")
+    except ConnectionError:
+        return True
+    return False
+
+
+WAITS = CALL.replace(b"hi", b"wait")
+
+
+def test_it_stops_being_ready_before_it_closes_its_door_and_ends_what_it_has(
+    tmp_path: Path,
+) -> None:
+    path, port, log = tmp_path / "b.yaml", free_port(), tmp_path / "log"
+    MAY_END.clear()
+    with an_engine() as engine:
+        path.write_text(
+            f"backends: [{{name: a, url: 'http://127.0.0.1:{engine}', max_in_flight: 1}}]\n"
+            f"port: {port}\ndrain_grace_s: 2\ndrain_timeout_s: 15\n"
+        )
+        with a_gateway(path) as process:
+            until(is_ready(port), log)
+            with a_call_under_way(port, WAITS) as running, a_call_under_way(port, CALL) as queued:
+                until(lambda: b"queued 1.0" in ask(port, "/metrics")[1], log)
+                process.send_signal(signal.SIGTERM)
+                until(lambda: ask(port, "/readyz")[0] == 503, log)
+                with a_call_under_way(port, CALL) as late:
+                    until(lambda: b"queued 2.0" in ask(port, "/metrics")[1], log)
+                    until(lambda: is_refused(port), log)
+                    MAY_END.set()
+
+                    for connection in (running, queued, late):
+                        assert connection.getresponse().status == 200
+            assert process.wait(WITHIN_S) == 0
+
+
+def test_what_cannot_be_done_in_time_is_told_when_to_come_again(tmp_path: Path) -> None:
+    path, port, log = tmp_path / "b.yaml", free_port(), tmp_path / "log"
+    MAY_END.clear()
+    with an_engine() as engine:
+        path.write_text(
+            f"backends: [{{name: a, url: 'http://127.0.0.1:{engine}', max_in_flight: 1}}]\n"
+            f"port: {port}\ndrain_timeout_s: 1\n"
+        )
+        with a_gateway(path) as process:
+            until(is_ready(port), log)
+            with a_call_under_way(port, WAITS) as running, a_call_under_way(port, CALL) as queued:
+                until(lambda: b"queued 1.0" in ask(port, "/metrics")[1], log)
+                process.send_signal(signal.SIGTERM)
+
+                for connection in (running, queued):
+                    answer = connection.getresponse()
+                    assert answer.status == 503
+                    assert float(answer.headers["retry-after"]) >= 1
+                    assert json.loads(answer.read())["error"]["code"] == "shutting_down"
+            assert process.wait(WITHIN_S) == 0
+            MAY_END.set()
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    path, port, log = tmp_path / "b.yaml", free_port(), tmp_path / "log"
+    MAY_END.clear()
+    with an_engine() as engine:
+        path.write_text(
+            f"backends: [{{name: a, url: 'http://127.0.0.1:{engine}'}}]\n"
+            f"port: {port}\ndrain_grace_s: 100\n"
+        )
+        with a_gateway(path) as process:
+            until(is_ready(port), log)
+            with a_call_under_way(port, WAITS):
+                until(lambda: b"in_flight 1.0" in ask(port, "/metrics")[1], log)
+                process.send_signal(signal.SIGTERM)
+                until(lambda: ask(port, "/readyz")[0] == 503, log)
+
+                process.send_signal(signal.SIGTERM)
+
+                assert process.wait(WITHIN_S) == 0
+            MAY_END.set()
 
 
 def test_what_was_learned_survives_a_kill(tmp_path: Path) -> None:
