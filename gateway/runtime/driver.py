@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from gateway.backends.base import Answer, BackendClient, BackendError, Call, TimedOut, Usage
@@ -58,6 +59,29 @@ class Served(NamedTuple):
     start: Start
 
 
+class Run(Protocol):
+    """A request that has arrived, and what becomes of it. Nothing here may raise."""
+
+    @property
+    def id(self) -> RequestId:
+        """The request's."""
+
+    def start(self, start: Start) -> None:
+        """Send it."""
+
+    def refuse(self, why: Exception) -> None:
+        """Tell its client why not."""
+
+    def stop(self, reason: RejectReason) -> None:
+        """End it for a reason that its client is to be told."""
+
+    def recall(self) -> None:
+        """End an attempt whose answer has not begun; one that has goes on."""
+
+    def settle(self) -> None:
+        """Its books are closed."""
+
+
 class Driver:
     """Owns the scheduler. Everything here runs on one event loop and `feed` never awaits."""
 
@@ -72,7 +96,7 @@ class Driver:
         self._clients = clients
         self._clock = clock
         self._observers = observers
-        self._runs: dict[RequestId, _Run] = {}
+        self._runs: dict[RequestId, Run] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -85,18 +109,42 @@ class Driver:
         """Tell the scheduler what has happened and carry out what it wants, at once."""
         self._feed_at(self._clock.now(), event)
 
+    def enter(self, run: Run, request: InferenceRequest) -> None:
+        """A request arrives that somebody else carries out; it must `leave`, once it is settled."""
+        self._runs[run.id] = run
+        self.feed(Arrived(request))
+
+    def leave(self, request_id: RequestId) -> None:
+        """Forget a request that has entered."""
+        del self._runs[request_id]
+
+    def find(self, request_id: RequestId) -> Run | None:
+        """Return a request that is here."""
+        return self._runs.get(request_id)
+
+    def give_up(self, why: Exception) -> None:
+        """There is no scheduler any more: who waits is told why; what runs may end."""
+        for run in self._runs.values():
+            run.refuse(why)
+            run.settle()
+
+    def run(self, request: InferenceRequest, call: Call) -> AbstractAsyncContextManager[Served]:
+        """Return the way of a request: see `carry`."""
+        return self.carry(request.id, partial(self.feed, Arrived(request)), call)
+
     @asynccontextmanager
-    async def run(self, request: InferenceRequest, call: Call) -> AsyncIterator[Served]:
-        """Wait for the request's turn and hand out the answer that its backend has begun.
+    async def carry(
+        self, request_id: RequestId, arrive: Callable[[], None], call: Call
+    ) -> AsyncIterator[Served]:
+        """Have a request arrive, wait for its turn and hand out the answer when it has begun.
 
         Raises Refused or BackendError, from here or, once the answer has begun, through `read`.
         However it is left, the connection to the engine is given back or closed first and the
         scheduler hears how it ended; a caller that leaves early has abandoned the request.
         """
-        run = _Run(request.id, self.feed)
-        self._runs[request.id] = run
+        run = self._runs[request_id] = _Run(request_id, self.feed)
         try:
-            self.feed(Arrived(request))
+            arrive()
             served = await self._open(run, call)
             async with aclosing(served.answer):
                 yield served
@@ -129,9 +177,8 @@ class Driver:
                 )
                 run.turn = asyncio.get_running_loop().create_future()
                 run.output_tokens = 0
+                run.failure = error
                 self.feed(Failed(run.id, error.kind, retryable=error.retryable))
-                if run.is_settled and not run.turn.done():
-                    raise
             else:
                 return Served(answer, start)
 
@@ -157,29 +204,25 @@ class Driver:
         for observe in self._observers:
             observe(now, event, commands)
         for command in commands:
-            self._carry_out(command)
+            self.carry_out(command)
         self._arm()
 
-    def _carry_out(self, command: Command) -> None:
+    def carry_out(self, command: Command) -> None:
+        """Do what the scheduler wants. Each command is carried out once, in order."""
         match command:
             case Start(request_id=request_id):
-                run = self._runs[request_id]
-                if not run.turn.done():  # its client left this very tick; Abandoned is on its way
-                    run.turn.set_result(command)
+                self._runs[request_id].start(command)
             case Reject(request_id, reason, retry_after_s) | Evict(
                 request_id, reason, retry_after_s
             ):
-                run = self._runs[request_id]
-                if not run.turn.done():
-                    run.turn.set_exception(Refused(reason, retry_after_s))
-                    run.turn.exception()  # it is no loss if its client has just left
+                self._runs[request_id].refuse(Refused(reason, retry_after_s))
             case Stop(request_id=request_id, reason=reason):
                 if reason is not None:
                     self._runs[request_id].stop(reason)
             case Recall(request_id=request_id):
                 self._runs[request_id].recall()
             case Settle(request_id=request_id):
-                self._runs[request_id].is_settled = True
+                self._runs[request_id].settle()
             case WorkflowEnded():
                 pass
 
@@ -212,12 +255,15 @@ class _Run:
         self.id = request_id
         self.task = task
         self.turn: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
+        self.failure: BackendError | None = None
+        """Why its latest attempt failed."""
         self.is_settled = False
         self.stopped_for: RejectReason | None = None
         self.output_tokens = 0
         self.limit: asyncio.Timeout | None = None
         """Of an attempt whose answer has not begun."""
         self._feed = feed
+        self._has_ended = False
 
     def first_token(self) -> None:
         self.output_tokens = 1
@@ -232,16 +278,29 @@ class _Run:
         self.end(Finished(self.id, *usage))
 
     def end(self, event: Event) -> None:
-        """Tell how it ended, unless the books are closed."""
-        if not self.is_settled:
+        """Tell how it ended, once, unless the books are closed."""
+        if not self.is_settled and not self._has_ended:
+            self._has_ended = True
             self._feed(event)
 
+    def start(self, start: Start) -> None:
+        if not self.turn.done():  # its client left this very tick; Abandoned is on its way
+            self.turn.set_result(start)
+
+    def refuse(self, why: Exception) -> None:
+        if not self.turn.done():
+            self.turn.set_exception(why)
+            self.turn.exception()  # it is no loss if its client has just left
+
+    def settle(self) -> None:
+        self.is_settled = True
+        if self.failure is not None:
+            self.refuse(self.failure)  # unless there is another turn, or a reason why not
+
     def recall(self) -> None:
-        """End an attempt whose answer has not begun; one that has goes on."""
         if self.limit is not None:
             self.limit.reschedule(asyncio.get_running_loop().time())
 
     def stop(self, reason: RejectReason) -> None:
-        """End it for a reason that its client is to be told."""
         self.stopped_for = reason
         self.task.cancel()
