@@ -73,14 +73,15 @@ class Gateway:
         self._settings = self._started_with = settings
         self._clock = clock or MonotonicClock()
         self._specs = settings.workflow_specs
-        self._aliases = settings.aliases
-        self._model_timeouts = settings.model_timeouts
-        self._queue_timeouts = settings.queue_timeouts
+        self.aliases = settings.aliases
+        self.model_timeouts = settings.model_timeouts
+        self.queue_timeouts = settings.queue_timeouts
         keys = read_keys(settings.keys_file) if settings.keys_file else ()
-        self._keys: KeyHolders | None = None
+        self.keys: KeyHolders | None = None
         if settings.keys_file is not None:
-            self._keys = KeyHolders(allow_anonymous=settings.allow_anonymous)
-            self._keys.replace(keys, self._clock.now())
+            self.keys = KeyHolders(allow_anonymous=settings.allow_anonymous)
+            self.keys.replace(keys, self._clock.now())
+        self.tenants: TenantResolver = self.keys or EverybodyAnonymous()
         rules = rules_of(settings, keys)
         self.scheduler = Scheduler(
             (),
@@ -114,7 +115,7 @@ class Gateway:
             lambda wish: self.driver.feed(PolicyChanged(self._changed_policy(wish))),
         )
         self._log: DecisionLog | None = None
-        observers: list[Observer] = [
+        self.observers: list[Observer] = [
             self.counters.observe,
             self._recent.observe,
             self._requests.observe,
@@ -125,7 +126,7 @@ class Gateway:
         ]
         if settings.decision_log is not None:
             self._log = DecisionLog(settings.decision_log, self._clock.now())
-            observers.append(self._log.observe)
+            self.observers.append(self._log.observe)
         self.engines = Engines(
             self.scheduler.fleet.loads,
             lambda event: self.driver.feed(event),
@@ -133,7 +134,9 @@ class Gateway:
             health=settings.health,
             limits=settings.limits,
         )
-        self.driver = Driver(self.scheduler, self.engines.clients, self._clock, observers)
+        self.driver = Driver(
+            self.scheduler, self.engines.clients.by_name, self._clock, self.observers
+        )
         self._set_engines(settings)
         journal = settings.state_dir / JOURNAL if settings.state_dir else None
         self._predictor = predictor or LengthPredictor(PredictorSettings(journal=journal))
@@ -169,11 +172,11 @@ class Gateway:
     def _apply(self, settings: Settings, keys: Sequence[KeyEntry]) -> list[str]:
         """Put other settings in force. No `await`: a call sees the old ones or the new ones."""
         self._set_engines(settings)
-        if self._keys is not None:
-            self._keys.replace(keys, self._clock.now())
-        _refill(self._aliases, settings.aliases)
-        _refill(self._model_timeouts, settings.model_timeouts)
-        _refill(self._queue_timeouts, settings.queue_timeouts)
+        if self.keys is not None:
+            self.keys.replace(keys, self._clock.now())
+        _refill(self.aliases, settings.aliases)
+        _refill(self.model_timeouts, settings.model_timeouts)
+        _refill(self.queue_timeouts, settings.queue_timeouts)
         _refill(self._specs, settings.workflow_specs)
         self.driver.feed(rules_of(settings, keys))
         if settings.policy != self._settings.policy:
@@ -213,14 +216,14 @@ class Gateway:
     def _build_apps(self) -> tuple[Front, FastAPI]:
         """Return what clients are served, and /admin; the same routes if they share a port."""
         settings = self._settings
-        tenants: TenantResolver = self._keys or EverybodyAnonymous()
+        tenants = self.tenants
         self.register = Register(self._predictor, self._clock, self._requests.expect)
         door = Door(
             LocalDesk(self.driver, self.register, self.alpha),
             self._clock,
             tenants=tenants,
             kept=KeptIds(),
-            aliases=self._aliases,
+            aliases=self.aliases,
             offers=self.engines.offering,
             models=self.engines.models_of,
             max_body_bytes=settings.limits.max_body_bytes,
@@ -228,8 +231,8 @@ class Gateway:
             max_json_depth=settings.limits.max_json_depth,
             body_timeout_s=settings.limits.body_timeout_s,
             patience_s=settings.limits.slow_reader_s,
-            timeouts=self._model_timeouts,
-            queue_timeouts=self._queue_timeouts,
+            timeouts=self.model_timeouts,
+            queue_timeouts=self.queue_timeouts,
         )
         rest = FastAPI(
             title="HexSage", version=__version__, lifespan=self._lifespan, redirect_slashes=False
@@ -243,7 +246,7 @@ class Gateway:
         rest.include_router(health_router(self.missing))
         admin.include_router(metrics_router(self.render_metrics))
         created_at = int(datetime.now(UTC).timestamp())
-        rest.include_router(models_router(self._catalog, self._aliases, created_at, tenants))
+        rest.include_router(models_router(self._catalog, self.aliases, created_at, tenants))
         rest.include_router(
             workflows_router(
                 self.scheduler,

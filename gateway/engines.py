@@ -5,31 +5,22 @@ never a mixture. What runs on an engine that goes is finished there.
 """
 
 import asyncio
-import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from gateway.backends.base import Bounds
-from gateway.backends.dialects import dialect_of
 from gateway.backends.engine_metrics import EngineMetrics
 from gateway.backends.health import Probe, Vitals
-from gateway.backends.http_client import HttpClient, Timeouts
 from gateway.backends.offers import nameless, offers
-from gateway.config import BackendEntry, ClientTlsEntry, HealthEntry, LimitsEntry, TimeoutsEntry
+from gateway.clients import Clients, tls_of
+from gateway.config import BackendEntry, HealthEntry, LimitsEntry, TimeoutsEntry
 from gateway.core.events import BackendChanged, BackendRemoved, Event, Heard
 from gateway.core.load import BackendLoad
 from gateway.core.types import BackendId, BackendState
-
-GRACE_S = 5.0
-"""Added to the longest that a call may take before the client that it may still use is closed."""
-
-PULSE_S = 1.0
-"""How often the scheduler hears that streams go on."""
 
 Loads = Mapping[BackendId, BackendLoad]
 
 
 class Engines:
-    """What is configured, as running things. `clients` is the driver's, and changes in place."""
+    """What is configured, as running things."""
 
     def __init__(
         self,
@@ -40,25 +31,17 @@ class Engines:
         health: HealthEntry,
         limits: LimitsEntry,
     ) -> None:
-        self.clients: dict[BackendId, HttpClient] = {}
+        self.clients = Clients(limits, lambda name: feed(Heard(name)))
         self.entries: dict[BackendId, BackendEntry] = {}
         self._loads = loads
         self._feed = feed
-        self._timeouts = timeouts
+        self.timeouts = timeouts
         self._health = health
-        self._bounds = Bounds(
-            answer_bytes=limits.max_answer_bytes,
-            error_bytes=limits.max_error_bytes,
-            event_bytes=limits.max_event_bytes,
-        )
         self._probes: dict[BackendId, Probe] = {}
         self._probing: dict[BackendId, asyncio.Task[None]] = {}
         self._believed: dict[BackendId, Vitals | None] = {}
         """What the scheduler has been told of each, by this probe or the one before it."""
         self._drained: set[BackendId] = set()
-        self._retired: dict[HttpClient, BackendId] = {}
-        """Nothing new goes to these, but calls may still be under way."""
-        self._listening: asyncio.Task[None] | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._listed: dict[BackendId, frozenset[str] | None] = {}
         self._offers: dict[str, frozenset[BackendId]] = {}
@@ -108,11 +91,11 @@ class Engines:
         """From now on these are the backends; OSError or ValueError, and no change, if TLS files
         are none."""
         for entry in entries:
-            _tls(entry.tls)  # better a refusal now than half a change
-        old = (self._timeouts, self._health.interval_s, self._health.timeout_s)
-        self._timeouts = timeouts or self._timeouts
+            tls_of(entry.tls)  # better a refusal now than half a change
+        old = (self.timeouts, self._health.interval_s, self._health.timeout_s)
+        self.timeouts = timeouts or self.timeouts
         self._health = health or self._health
-        is_all_new = old != (self._timeouts, self._health.interval_s, self._health.timeout_s)
+        is_all_new = old != (self.timeouts, self._health.interval_s, self._health.timeout_s)
         wanted = {BackendId(entry.name): entry for entry in entries}
         for name in self.entries.keys() - wanted.keys():
             self.remove(name)
@@ -126,12 +109,10 @@ class Engines:
         before = self.entries.get(name)
         vitals = self._believed.get(name)
         probe = self._probe(name, entry)
-        client = self._client(entry, probe)
+        self.clients.put(entry, self.timeouts, probe.suspect)
         self.entries[name] = entry
         self._probes[name] = probe
         self._stop_probing(name)
-        self._retire(name)
-        self.clients[name] = client
         self._start_probing(name)
         if before is not None and name in self._loads:
             if (before.url, before.kind) != (entry.url, entry.kind):
@@ -150,8 +131,7 @@ class Engines:
         self._drained.discard(name)
         self._offers.clear()
         self._stop_probing(name)
-        # Its client stays where it is: a call may just have been given its turn.
-        self._retire(name)
+        self.clients.retire(name)
         self._feed(BackendRemoved(name))
 
     def drain(self, name: BackendId, *, drains: bool) -> None:
@@ -162,12 +142,18 @@ class Engines:
             state = BackendState.DRAINING if drains else BackendState.UP
             self._feed(BackendChanged(load.backend, state))
 
+    def suspect(self, name: BackendId) -> None:
+        """A call could not connect to a backend: look whether it is there."""
+        probe = self._probes.get(name)
+        if probe is not None:
+            probe.suspect()
+
     # Life
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Begin to probe; return when everybody has been looked at once."""
         self._tasks = tasks
-        self._listening = tasks.create_task(self._listen())
+        self.clients.start(tasks)
         for name in self._probes:
             self._start_probing(name)
         for probe in list(self._probes.values()):
@@ -176,16 +162,13 @@ class Engines:
     def stop(self) -> None:
         """Probe no more."""
         self._tasks = None
-        if self._listening is not None:
-            self._listening.cancel()
+        self.clients.stop()
         for name in list(self._probing):
             self._stop_probing(name)
 
     async def close(self) -> None:
         """Close every connection."""
-        for client in {*self.clients.values(), *self._retired}:
-            await client.close()
-        self._retired.clear()
+        await self.clients.close()
 
     def _start_probing(self, name: BackendId) -> None:
         if self._tasks is not None:
@@ -195,38 +178,6 @@ class Engines:
         task = self._probing.pop(name, None)
         if task is not None:
             task.cancel()
-
-    async def _listen(self) -> None:
-        """Say now and then whose streams go on, until cancelled."""
-        loop = asyncio.get_running_loop()
-        while True:
-            since = loop.time()
-            await asyncio.sleep(PULSE_S)
-            under_way = [*self.clients.items(), *((n, old) for old, n in self._retired.items())]
-            for name in {name for name, client in under_way if client.gives_sign(since)}:
-                self._feed(Heard(name))
-
-    def _retire(self, name: BackendId) -> None:
-        """Close a backend's client when the last call that may use it must be over."""
-        client = self.clients.get(name)
-        if client is not None and self._tasks is not None:
-            self._retired[client] = name
-            self._close_later(client, client.longest_call_s + GRACE_S)
-
-    def _close_later(self, client: HttpClient, delay_s: float) -> None:
-        asyncio.get_running_loop().call_later(delay_s, self._close_retired, client)
-
-    def _close_retired(self, client: HttpClient) -> None:
-        if self._tasks is None or client not in self._retired:
-            return
-        left_s = client.busy_until - asyncio.get_running_loop().time()
-        if left_s > 0:  # its model's calls may take longer
-            self._close_later(client, left_s + GRACE_S)
-            return
-        name = self._retired.pop(client)
-        if self.clients.get(name) is client:
-            del self.clients[name]
-        self._tasks.create_task(client.close())
 
     def _probe(self, name: BackendId, entry: BackendEntry) -> Probe:
         def on_change(vitals: Vitals | None) -> None:
@@ -242,20 +193,9 @@ class Engines:
             timeout_s=self._health.timeout_s,
             has_info=entry.kind == "tgi",
             reads_openapi=entry.kind != "tgi" and entry.endpoints is None,
-            tls=_tls(entry.tls),
+            tls=tls_of(entry.tls),
         )
         return probe
-
-    def _client(self, entry: BackendEntry, probe: Probe) -> HttpClient:
-        return HttpClient(
-            entry.url,
-            dialect_of(entry.kind, entry.priority_scheduling, entry.adapters),
-            Timeouts(**(self._timeouts.model_dump() | entry.timeouts.given)),
-            api_key=entry.api_key,
-            on_unreachable=probe.suspect,
-            bounds=self._bounds,
-            tls=_tls(entry.tls),
-        )
 
     def _listed_of(self, name: BackendId, entry: BackendEntry) -> Collection[str] | None:
         if entry.endpoints is not None:
@@ -285,13 +225,3 @@ class Engines:
         if state is BackendState.UP and name in self._drained:
             state = BackendState.DRAINING
         self._feed(BackendChanged(entry.to_core(models, kv_tokens, max_in_flight), state))
-
-
-def _tls(entry: ClientTlsEntry) -> ssl.SSLContext | None:
-    """Return how a backend is spoken to over TLS; None: as the system does it."""
-    if entry.ca_file is None and entry.cert_file is None:
-        return None
-    context = ssl.create_default_context(cafile=entry.ca_file)
-    if entry.cert_file is not None:
-        context.load_cert_chain(entry.cert_file, entry.key_file)
-    return context

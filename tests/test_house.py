@@ -55,6 +55,7 @@ TESTED_ELSEWHERE = {
     "gateway/telemetry/prometheus.py": "tests/telemetry/test_counters.py",
     # Composition and command lines: whole programs.
     "gateway/app.py": "tests/api/test_calls.py",
+    "gateway/clients.py": "tests/api/test_fleet.py",
     "gateway/engines.py": "tests/api/test_fleet.py",
     "gateway/operations.py": "tests/api/test_fleet.py",
     "gateway/reload.py": "tests/api/test_fleet.py",
