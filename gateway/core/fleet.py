@@ -14,6 +14,10 @@ from gateway.core.types import Backend, BackendId, BackendState, InferenceReques
 MAX_RECALLED = 1000
 """Backends that are gone whose speeds are remembered."""
 
+# Names of their own: to read an enum's member costs ten times as much as a global.
+_UP = BackendState.UP
+_CLOSED = BreakerState.CLOSED
+
 
 class Pool:
     """The backends that a call may be given: they have the model, offer the API, hold the prompt.
@@ -37,11 +41,11 @@ class Pool:
         If the breakers keep out all that are up, they have lost their point: then none counts.
         """
         for load in self.loads:
-            if load.state is not BackendState.UP or load.breaker.state is not BreakerState.CLOSED:
+            if load.state is not _UP or load.breaker.state is not _CLOSED:
                 break
         else:
             return self.loads
-        up = tuple(load for load in self.loads if load.state is BackendState.UP)
+        up = tuple(load for load in self.loads if load.state is _UP)
         return tuple(load for load in up if load.breaker.admits) or up
 
 

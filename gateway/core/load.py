@@ -11,6 +11,9 @@ from gateway.core.prefix import PrefixTable
 from gateway.core.queues import FairShares, ReadyQueue
 from gateway.core.types import Backend, BackendId, BackendState
 
+# Names of their own: to read an enum's member costs ten times as much as a global.
+_CLOSED = BreakerState.CLOSED
+
 
 class BackendLoad:
     """One backend as the scheduler sees it. Token sums are integers; seconds reset when idle."""
@@ -134,7 +137,7 @@ class BackendLoad:
         if in_flight >= profile.max_num_seqs or (cap is not None and in_flight >= cap):
             return -inf
         ramp = breaker.ramp
-        if (ramp < 1.0 or breaker.state is not BreakerState.CLOSED) and self.is_held_back():
+        if (ramp < 1.0 or breaker.state is not _CLOSED) and self.is_held_back():
             return -inf
         reserved_tokens = self._own_tokens + self.prefix.referenced_tokens
         return budget_share * ramp * profile.kv_tokens - reserved_tokens

@@ -38,21 +38,30 @@ class Completion:
         prompt_tokens = call.request.prompt_tokens
         output_tokens = call.output_tokens
         reads = output_tokens * prompt_tokens
-        prefix = call.request.prefix
-        scores = []
-        for load in loads:
-            terms = load.score_terms
-            if terms is None or terms[0] != alpha:
-                terms = load.score_terms = self._terms(load)
-            fresh_tokens = load.fresh_tokens(call) if prefix else prompt_tokens
-            _, here_s, prefill_s, decode_s, read_s = terms
-            scores.append(
-                here_s + prefill_s * fresh_tokens + decode_s * output_tokens + read_s * reads
-            )
-        return scores
+        terms = [
+            known
+            if (known := load.score_terms) is not None and known[0] == alpha
+            else self._terms(load)
+            for load in loads
+        ]
+        if call.request.prefix:
+            return [
+                here_s
+                + prefill_s * load.fresh_tokens(call)
+                + decode_s * output_tokens
+                + read_s * reads
+                for load, (_, here_s, prefill_s, decode_s, read_s) in zip(loads, terms, strict=True)
+            ]
+        return [
+            here_s + prefill_s * prompt_tokens + decode_s * output_tokens + read_s * reads
+            for _, here_s, prefill_s, decode_s, read_s in terms
+        ]
 
     def _terms(self, load: BackendLoad) -> tuple[float, ...]:
-        """Return alpha, seconds for any call, and seconds for each p_r, o_r and o_r in_r."""
+        """Return alpha, seconds for any call, and seconds for each p_r, o_r and o_r in_r.
+
+        The load keeps them until it changes.
+        """
         own_weight, caused_weight = 2 * self.alpha, 2 * (1 - self.alpha)
         profile = load.profile
         prefill_s = profile.prefill_s_per_token
@@ -63,10 +72,11 @@ class Completion:
             + max(prefill_s * (batch + 1), profile.decode_base_s)
             + read_s * load.context_tokens
         )
-        return (
+        terms = load.score_terms = (
             self.alpha,
             own_weight * prefill_s * load.pending_prefill_tokens,
             (own_weight + caused_weight * batch) * prefill_s,
             own_weight * step_s,
             (own_weight + caused_weight * batch / 2) * read_s,
         )
+        return terms
