@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $@
 
 demo: $(STAMP)  ## emulated fleet, gateway, sweep, report; FAST=1 for a minute's version
-	$(BIN)/python tools/demo.py $(if $(FAST),--fast)
+	$(BIN)/python -m tools.demo $(if $(FAST),--fast)
 
 check: $(STAMP)  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check $(wildcard $(CODE))

@@ -190,7 +190,13 @@ class History:
         return full
 
     def nearest(self, vector: Vector, count: int) -> Neighbours:
-        """Return the `count` most similar samples, or all if there are fewer."""
+        """Return the `count` most similar samples, or all if there are fewer.
+
+        Half as many again where all are compared anyway: there they cost nothing, and of a short
+        history the most similar are not similar enough to do alone.
+        """
+        if all(part.size <= EXACT_BELOW for part in self.generations):
+            count += count // 2
         coarse = self._vectors.coarse(vector)
         # Of two generations each holds about half of the nearest; a quarter to spare is enough.
         each = count if len(self.generations) == 1 else count * 3 // 4

@@ -52,6 +52,15 @@ def test_the_nearest_are_found(count: int, window: int, graphs: int) -> None:
     assert hits >= 170  # bytes for floats, and a graph, cost a little
 
 
+@pytest.mark.parametrize(
+    ("count", "found"),
+    [pytest.param(900, 15, id="all are compared"), pytest.param(1500, 10, id="most are left out")],
+)
+def test_more_are_returned_where_they_cost_nothing(count: int, found: int) -> None:
+    history, vectors = filled(count)
+    assert len(history.nearest(vectors[0], 10).facts) == found
+
+
 def test_the_older_generation_goes_when_the_newer_is_full() -> None:
     history, _ = filled(250, window=100)
     assert 50 <= len(history) <= 100
