@@ -210,7 +210,13 @@ class Gateway:
             )
             for name, load in sorted(scheduler.fleet.loads.items())
         )
-        gauges = Gauges(scheduler.waiting, scheduler.running, len(scheduler.workflows), backends)
+        gauges = Gauges(
+            queued=scheduler.waiting,
+            in_flight=scheduler.running,
+            open_workflows=len(scheduler.workflows),
+            tasks=len(asyncio.all_tasks()),
+            backends=backends,
+        )
         return render(self.counters, gauges)
 
     def _build_apps(self) -> tuple[Front, FastAPI]:

@@ -34,6 +34,7 @@ class Gauges(NamedTuple):
     queued: int
     in_flight: int
     open_workflows: int
+    tasks: int
     backends: tuple[BackendGauges, ...]
 
 
@@ -127,6 +128,7 @@ def _gauged(gauges: Gauges) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "hexsage_workflows_open", "Workflows that have not ended.", gauges.open_workflows
     )
+    yield GaugeMetricFamily("hexsage_tasks", "Tasks of the event loop.", gauges.tasks)
     by_backend = (
         ("hexsage_backend_up", "1 if the backend may be given new calls."),
         ("hexsage_backend_requests_in_flight", "Requests at the backend."),

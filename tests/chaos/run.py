@@ -1,182 +1,168 @@
-"""Kill, stop and restart engines under load, and count on both sides what became of every call.
+"""Everything goes wrong at once, and every call's fate is compared on both sides, one by one.
 
-    python -m tests.chaos.run --seconds 60 --rate 20 --seed 1
+    python -m tests.chaos.run --seconds 600 --rate 25 --seed 1
 
-Every engine is a process of its own. In each period one of them, drawn by the seed, is killed (-9)
-or stopped (SIGSTOP) for a while. Printed: outcomes as clients and as the gateway count them, and
-what is left afterwards. Exit code 0: the counts agree, nothing is left, the canary answers at once.
+Four emulated engines, each a process behind a fault proxy: kill -9, SIGSTOP, resets, a black hole,
+garbage, slowness, a /health that flaps, reloads good and bad, drains. Clients stream or not, alone
+or in workflows, as three tenants; some leave at a random moment. Printed: a Markdown table. Exit
+code 0: nothing is wrong.
 """
 
 import argparse
 import asyncio
-import json
-import re
-import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from time import perf_counter
 
 import aiohttp
 
+from tests.chaos import books
+from tests.chaos.clients import Clients, at_rate, session
+from tests.chaos.faults import Faults
+from tests.chaos.figures import Figure
+from tests.chaos.processes import Fleet, Plan, a_fleet
+
 GPUS = ("A100-80G", "A6000", "L40S", "A100-80G")
-PERIOD_S = 8.0
-OUTAGE_S = 4.0
+TENANTS = ("ada", "ben", "cyd")
+SPEED = 20.0
+WARM_UP_S = 8.0
+CANARY_S = 1.0
+SETTLE_S = 6.0
+"""Longer than anybody keeps an idle connection."""
+MORE_MEMORY = 0.15
+"""Growth of the gateway's memory, beyond `NOISE_BYTES`, that a run may show."""
+NOISE_BYTES = 24 * 1024 * 1024
+MORE_FILES = 8
+SETTINGS: dict[str, object] = {
+    "health": {"interval_s": 1, "cooldown_s": 2, "max_cooldown_s": 8, "ramp_s": 4, "stall_s": 2},
+    "timeouts": {"connect_s": 2, "first_token_s": 30, "inter_token_s": 8, "total_s": 60},
+    "queue": {"timeout_s": 60},
+    "watch_s": 0.5,
+}
 
 
-@dataclass
-class Child:
-    """One process that can be killed and started again."""
+@dataclass(frozen=True)
+class Size:
+    """What the gateway holds."""
 
-    words: Sequence[str]
-    log: Path
-    process: asyncio.subprocess.Process | None = None
+    memory_bytes: int
+    files: int
+    tasks: float
 
-    async def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "gateway", *self.words, stdout=log, stderr=log
-            )
-
-    async def end(self, sig: signal.Signals = signal.SIGTERM) -> int:
-        assert self.process is not None
-        if self.process.returncode is None:
-            self.process.send_signal(sig)
-        return await self.process.wait()
-
-    def tell(self, sig: signal.Signals) -> None:
-        assert self.process is not None
-        self.process.send_signal(sig)
-
-
-@dataclass
-class Seen:
-    """What clients saw."""
-
-    outcomes: Counter[str] = field(default_factory=Counter)
-    codes: Counter[str] = field(default_factory=Counter)
+    @classmethod
+    async def of(cls, fleet: Fleet, http: aiohttp.ClientSession) -> "Size":
+        """Look, once nobody is served and idle connections are closed."""
+        await fleet.quiet(http, within_s=40)
+        await asyncio.sleep(SETTLE_S)
+        metrics = await fleet.quiet(http, within_s=1)
+        gateway = fleet.gateway
+        tasks = books.gauge(metrics, "hexsage_tasks")
+        return cls(gateway.resident_bytes(), gateway.open_files(), tasks)
 
 
 async def main(options: argparse.Namespace) -> int:
     """Run it all; return the exit code."""
-    random = Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
-        async with a_fleet(Path(folder), options.port) as engines, aiohttp.ClientSession() as http:
-            url = f"http://127.0.0.1:{options.port}"
-            await ready(http, url)
-            seen = Seen()
-            ends_at = perf_counter() + options.seconds
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(strike(engines, random, options.seconds))
-                while perf_counter() < ends_at:
-                    tasks.create_task(call(http, url, seen, stream=random.random() < 0.5))
-                    await asyncio.sleep(random.expovariate(options.rate))
-            return await judge(http, url, seen)
+        figure = await chaos(
+            Path(folder), options.port, options.seconds, options.rate, options.seed
+        )
+    print(figure.markdown())  # noqa: T201 - the report
+    return 1 if figure.wrong else 0
 
 
-@asynccontextmanager
-async def a_fleet(folder: Path, port: int) -> AsyncIterator[list[Child]]:
-    """Run the engines and, before them, the gateway on `port`; engines take the ports after it."""
-    engines = []
-    lines = [f"port: {port}", "health: {interval_s: 1, cooldown_s: 2, ramp_s: 4}", "backends:"]
-    for number, gpu in enumerate(GPUS, start=1):
-        words = ["emulate", "--gpu", gpu, "--port", str(port + number), "--speed", "20"]
-        engines.append(Child(words, folder / f"engine{number}.log"))
-        lines.append(f"- {{name: e{number}, url: 'http://127.0.0.1:{port + number}', gpu: {gpu}}}")
-    lines.append("timeouts: {first_token_s: 10, inter_token_s: 5, total_s: 60}")
-    config = folder / "backends.yaml"
-    config.write_text("\n".join(lines) + "\n")
-    gateway = Child(["serve", "--config", str(config)], folder / "gateway.log")
-    async with AsyncExitStack() as stack:
-        for child in (*engines, gateway):
-            await child.start()
-            stack.push_async_callback(child.end)
-        yield engines
-
-
-async def ready(http: aiohttp.ClientSession, url: str) -> None:
-    """Wait until everybody is up."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                async with http.get(f"{url}/admin/backends") as reply:
-                    backends = (await reply.json())["backends"]
-                if [backend["state"] for backend in backends] == ["up"] * len(GPUS):
-                    return
-            except aiohttp.ClientError:
-                pass
-            await asyncio.sleep(0.2)
-
-
-async def strike(engines: list[Child], random: Random, seconds: float) -> None:
-    """Take out one engine after the other, never two at once."""
-    ends_at = perf_counter() + seconds
-    while perf_counter() + PERIOD_S < ends_at:
-        await asyncio.sleep(PERIOD_S - OUTAGE_S)
-        victim = random.choice(engines)
-        if random.random() < 0.5:
-            await victim.end(signal.SIGKILL)
-            await asyncio.sleep(OUTAGE_S)
-            await victim.start()
-        else:
-            victim.tell(signal.SIGSTOP)
-            await asyncio.sleep(OUTAGE_S)
-            victim.tell(signal.SIGCONT)
-
-
-async def call(http: aiohttp.ClientSession, url: str, seen: Seen, *, stream: bool) -> None:
-    """Send one call and note what became of it."""
-    message = {"role": "user", "content": "how many ships sailed in May? " * 20}
-    body = {"model": "m1", "messages": [message], "max_tokens": 128, "stream": stream}
-    try:
-        async with http.post(f"{url}/v1/chat/completions", json=body) as reply:
-            told = await reply.read()
-    except aiohttp.ClientError as lost:
-        seen.outcomes["lost"] += 1
-        seen.codes[type(lost).__name__] += 1
-        return
-    broken = re.search(rb'^data: (\{"error".*)$', told, re.MULTILINE)
-    if reply.status == 200 and broken is None:
-        seen.outcomes["completed"] += 1
-        return
-    error = json.loads(broken[1] if broken else told)["error"]
-    seen.outcomes["failed in its stream" if broken else "failed"] += 1
-    seen.codes[str(error["code"])] += 1
-
-
-async def judge(http: aiohttp.ClientSession, url: str, seen: Seen) -> int:
-    """Compare the books, see what is left, and ask the canary."""
-    await asyncio.sleep(2)
-    async with http.get(f"{url}/metrics") as reply:
-        text = await reply.text()
-    settled: Counter[str] = Counter()
-    for outcome, count in re.findall(
-        r'hexsage_requests_total\{.*?outcome="(\w+)".*?\} ([\d.]+)', text
-    ):
-        settled[outcome] += int(float(count))
-    left = re.findall(r"hexsage_requests_(?:queued|in_flight) ([\d.]+)", text)
-    began_at = perf_counter()
-    await call(http, url, canary := Seen(), stream=False)
-    canary_s = perf_counter() - began_at
-    agree = sum(settled.values()) == seen.outcomes.total() and (
-        settled["completed"] == seen.outcomes["completed"]
+async def chaos(folder: Path, port: int, seconds: float, rate: float, seed: int) -> Figure:
+    """Let everything befall a fleet; return what was seen."""
+    plan = Plan.emulated(port, GPUS, SPEED, settings=SETTINGS, tenants=TENANTS, has_proxies=True)
+    async with a_fleet(folder, plan) as fleet, session() as http:
+        await fleet.ready(http)
+        clients = Clients(http, fleet.url)
+        random = Random(seed)
+        await at_rate(rate, WARM_UP_S, random, lambda: one(clients, fleet, random))
+        before = await Size.of(fleet, http)
+        faults = Faults(fleet, http, seed)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(faults.run(seconds))
+            tasks.create_task(at_rate(rate, seconds, random, lambda: one(clients, fleet, random)))
+        await fleet.ready(http)
+        await fleet.quiet(http, within_s=30)
+        canary_s = await canary(clients, fleet)
+        after = await Size.of(fleet, http)
+        async with http.get(f"{fleet.url}/metrics") as reply:
+            metrics = await reply.text()
+    attempts = [attempt for proxy in fleet.proxies for attempt in proxy.attempts]
+    settled = books.settlements(fleet.decisions)
+    figure = Figure(f"Chaos for {seconds:g} s, {rate:g} starts a second, seed {seed}")
+    figure.note("faults", dict(sorted(faults.struck.items())))
+    outcomes = Counter(told.outcome for told in clients.told)
+    figure.note("calls by what clients saw", dict(sorted(outcomes.items())))
+    by_gateway = books.counted(metrics)
+    figure.note("calls by what the gateway counted", dict(sorted(by_gateway.items())))
+    written = Counter(str(s["outcome"]) for entries in settled.values() for s in entries)
+    figure.claim("metrics and decision log agree", by_gateway == written, f"{dict(written)}")
+    figure.none_of(
+        "calls that client and gateway do not tell alike",
+        books.disagreements(clients.told, settled),
     )
-    print(f"clients: {dict(seen.outcomes)} {dict(seen.codes)}")  # noqa: T201 - the report
-    print(f"gateway: {dict(settled)}; left: {left}; canary {canary_s:.2f} s")  # noqa: T201
-    good = agree and set(left) == {"0.0"} and canary.outcomes["completed"] == 1 and canary_s < 1
-    print("the books agree" if good else "SOMETHING IS WRONG")  # noqa: T201
-    return 0 if good else 1
+    figure.none_of("calls lost", [t.code for t in clients.told if t.outcome == "lost"])
+    figure.none_of("calls sent again after a byte", books.run_after_a_byte(clients.told, attempts))
+    figure.none_of("upstream ids used twice", books.twice_the_same(attempts))
+    needless = books.needless_failures(clients.told)
+    figure.none_of(
+        "failed before the first byte, with another engine well",
+        [f"{t.name} {t.outcome} {t.status} {t.code}" for t in needless],
+    )
+    figure.none_of("gauges that are not back to 0", books.left_over(metrics))
+    figure.claim("canary answers", canary_s < CANARY_S, f"{canary_s:.2f} s")
+    grown = after.memory_bytes - before.memory_bytes
+    figure.claim(
+        "memory as before",
+        grown <= NOISE_BYTES + MORE_MEMORY * before.memory_bytes,
+        f"{before.memory_bytes / 1e6:.0f} -> {after.memory_bytes / 1e6:.0f} MB",
+    )
+    figure.claim(
+        "open files as before",
+        after.files <= before.files + MORE_FILES,
+        f"{before.files} -> {after.files}",
+    )
+    figure.claim(
+        "tasks as before", after.tasks <= before.tasks, f"{before.tasks:g} -> {after.tasks:g}"
+    )
+    figure.note("attempts that reached an engine", len(attempts))
+    tracebacks = (folder / "gateway.log").read_text().count("Traceback")
+    figure.claim("no traceback in the log", tracebacks == 0, str(tracebacks))
+    return figure
+
+
+async def one(clients: Clients, fleet: Fleet, random: Random) -> None:
+    """One client does what one of its kind does."""
+    key = fleet.keys[random.choice(TENANTS)]
+    if random.random() < 0.15:
+        await clients.workflow(random, key)
+        return
+    await clients.call(
+        stream=random.random() < 0.6,
+        key=key,
+        words=random.choice([10, 10, 100, 600]),
+        max_tokens=random.choice([8, 64, 64, 256]),
+        leaves_after_s=random.uniform(0, 1.5) if random.random() < 0.15 else None,
+    )
+
+
+async def canary(clients: Clients, fleet: Fleet) -> float:
+    """Return how long a small call takes, in seconds; infinite if it fails."""
+    began_at = perf_counter()
+    told = await clients.call(stream=False, key=fleet.keys[TENANTS[0]], max_tokens=4)
+    return perf_counter() - began_at if told.outcome == "completed" else float("inf")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--rate", type=float, default=20.0, help="calls a second")
+    parser.add_argument("--rate", type=float, default=20.0, help="calls or workflows a second")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--port", type=int, default=8750, help="this one and the four after it")
+    parser.add_argument("--port", type=int, default=25000, help="this one and the eight after it")
     sys.exit(asyncio.run(main(parser.parse_args())))

@@ -16,7 +16,7 @@ from gateway.telemetry.counters import Counters
 from gateway.telemetry.histogram import Histogram
 from gateway.telemetry.prometheus import BackendGauges, Gauges, render
 
-NOBODY = Gauges(0, 0, 0, ())
+NOBODY = Gauges(0, 0, 0, 0, ())
 
 
 def counters() -> Counters:
@@ -133,7 +133,7 @@ def test_what_clients_write_makes_no_series() -> None:
 def test_the_scheduler_at_this_instant_is_a_set_of_gauges() -> None:
     backend = BackendGauges("b", True, 3, 1.5, 4000)
 
-    seen = samples(render(counters(), Gauges(2, 3, 1, (backend,))))
+    seen = samples(render(counters(), Gauges(2, 3, 1, 7, (backend,))))
 
     named = (("backend", "b"),)
     assert seen["hexsage_requests_queued", ()] == 2
