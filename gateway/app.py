@@ -35,6 +35,7 @@ from gateway.core.scheduler import Scheduler
 from gateway.core.types import BackendState
 from gateway.core.workflow import Workflows
 from gateway.engines import Engines
+from gateway.exposition import gauges
 from gateway.keys_file import KeyEntry, read_keys
 from gateway.memory import JOURNAL, Memory
 from gateway.operations import Operations, first_mistake
@@ -42,10 +43,11 @@ from gateway.predictor.predictor import LengthPredictor, PredictorSettings
 from gateway.reload import RELOADED, Reloader, rules_of
 from gateway.runtime.clock import Clock, MonotonicClock
 from gateway.runtime.driver import Driver, Observer
+from gateway.runtime.lag import LoopLag
 from gateway.sim.recorder import Recorder
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.decisions import DecisionLog, Recent
-from gateway.telemetry.prometheus import BackendGauges, Gauges, render
+from gateway.telemetry.prometheus import render
 from gateway.telemetry.requests import Requests
 from gateway.telemetry.timelines import Timelines
 from gateway.telemetry.trends import Trends
@@ -95,8 +97,9 @@ class Gateway:
         )
         self.counters = Counters(
             knows_model=lambda model: bool(self.scheduler.fleet.serving(model)),
-            knows_workflow=self._specs.__contains__,
+            declared=self._specs,
         )
+        self._lag = LoopLag()
         self._recent = Recent()
         self._requests = Requests(self.scheduler)
         self._timelines = Timelines()
@@ -199,25 +202,15 @@ class Gateway:
 
     def render_metrics(self) -> bytes:
         """Return everything that is counted, as Prometheus reads it."""
-        scheduler = self.scheduler
-        backends = tuple(
-            BackendGauges(
-                name=name,
-                is_up=load.state is BackendState.UP,
-                in_flight=load.in_flight,
-                backlog_s=load.backlog_s,
-                kv_reserved_tokens=load.reserved_tokens,
-            )
-            for name, load in sorted(scheduler.fleet.loads.items())
+        now = gauges(
+            self.scheduler,
+            self._predictor,
+            self._tuner,
+            tenants=[] if self.keys is None else [key.owner for key in self.keys.entries],
+            alpha=self.alpha(),
+            reloads_refused=self._reloader.refused if self._reloader else 0,
         )
-        gauges = Gauges(
-            queued=scheduler.waiting,
-            in_flight=scheduler.running,
-            open_workflows=len(scheduler.workflows),
-            tasks=len(asyncio.all_tasks()),
-            backends=backends,
-        )
-        return render(self.counters, gauges)
+        return render(self.counters, now, self._lag.seconds)
 
     def _build_apps(self) -> tuple[Front, FastAPI]:
         """Return what clients are served, and /admin; the same routes if they share a port."""
@@ -325,6 +318,7 @@ class Gateway:
                 self._log.close()
 
     def _chores(self) -> Iterator[Coroutine[None, None, None]]:
+        yield self._lag.watch()
         if self._memory is not None:
             yield self._memory.keep()
         if self._settings.tuner.enabled:

@@ -1,17 +1,20 @@
 """Counters: the decision log in numbers. An observer of the driver.
 
 Label sets are closed: models are those that backends serve, workflow names those that the
-configuration declares; anything else a client may write is `other`.
+configuration declares, stages those of such a workflow; anything else a client may write is
+`other`.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gateway.core.commands import Command, Settle, Start, WorkflowEnded
 from gateway.core.events import BackendRemoved, Event, Failed
 from gateway.core.outcomes import Outcome
 from gateway.core.types import BackendId
-from gateway.telemetry.histogram import Histogram
+from gateway.core.workflow import WorkflowSpec
+from gateway.telemetry.histogram import SHORT, Histogram
+from gateway.telemetry.lateness import cause_of
 
 OTHER = "other"
 
@@ -20,10 +23,11 @@ class Counters:
     """Everything that is counted, in plain integers; rendered when somebody asks."""
 
     def __init__(
-        self, knows_model: Callable[[str], bool], knows_workflow: Callable[[str], bool]
+        self, knows_model: Callable[[str], bool], declared: Mapping[str, WorkflowSpec]
     ) -> None:
+        """`declared` are the workflows of the configuration, by name; it may change."""
         self._knows_model = knows_model
-        self._knows_workflow = knows_workflow
+        self._declared = declared
         self.requests: Counter[tuple[str, str, str]] = Counter()
         """By model, outcome and reason."""
         self.tokens: Counter[tuple[str, str]] = Counter()
@@ -33,12 +37,16 @@ class Counters:
         """Second and later attempts."""
         self.failures: Counter[str] = Counter()
         """Failed attempts by kind, those that a retry healed included."""
-        self.late: Counter[str] = Counter()
-        """Answers after their deadline, by model."""
+        self.late: Counter[tuple[str, str]] = Counter()
+        """Answers after their deadline, by model and cause."""
+        self.stages: Counter[tuple[str, str, str]] = Counter()
+        """Answers that had a deadline, by workflow name, stage and whether late."""
         self.workflows: Counter[tuple[str, str, str]] = Counter()
         """By name, state and whether late."""
         self.queue_s: defaultdict[str, Histogram] = defaultdict(Histogram)
         self.first_token_s: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self.inter_token_s: defaultdict[str, Histogram] = defaultdict(_short)
+        """Of streams: each call's mean time from one token to the next."""
         self.last_token_s: defaultdict[str, Histogram] = defaultdict(Histogram)
         self.workflow_s: defaultdict[str, Histogram] = defaultdict(Histogram)
 
@@ -73,11 +81,31 @@ class Counters:
         self.last_token_s[model].observe(settle.ended_at - settle.arrived_at)
         if settle.first_token_at is not None:
             self.first_token_s[model].observe(settle.first_token_at - settle.arrived_at)
-        if settle.deadline_at is not None and settle.ended_at > settle.deadline_at:
-            self.late[model] += 1
+            if settle.output_tokens > 1:
+                steps_s = settle.ended_at - settle.first_token_at
+                self.inter_token_s[model].observe(steps_s / (settle.output_tokens - 1))
+        if settle.deadline_at is None:
+            return
+        cause = cause_of(settle)
+        if cause is not None:
+            self.late[model, cause.value] += 1
+        if settle.workflow is not None:
+            workflow, stage = self._known(settle.workflow_name, settle.stage)
+            self.stages[workflow, stage, "false" if cause is None else "true"] += 1
+
+    def _known(self, name: str | None, stage: str | None) -> tuple[str, str]:
+        """Return labels for a workflow's name and stage."""
+        spec = self._declared.get(name) if name else None
+        if name is None or spec is None:
+            return OTHER, OTHER
+        return name, stage if stage and spec.stage(stage) else OTHER
 
     def _end_workflow(self, ended: WorkflowEnded) -> None:
-        name = ended.name if ended.name and self._knows_workflow(ended.name) else OTHER
+        name, _ = self._known(ended.name, None)
         self.workflows[name, ended.state, "true" if ended.is_late else "false"] += 1
         if ended.state == "completed":
             self.workflow_s[name].observe(ended.ended_at - ended.opened_at)
+
+
+def _short() -> Histogram:
+    return Histogram(SHORT)

@@ -8,6 +8,12 @@ SECONDS = (
 )
 """Upper bounds in seconds, from a hop on the loopback to the longest generation."""
 
+SHORT = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05),
+    *(0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0),
+)
+"""Upper bounds in seconds, for steps of engines and for what the gateway itself takes."""
+
 
 class Histogram:
     """Observations counted by upper bound; the last bucket has none."""

@@ -1,9 +1,8 @@
 """Numbers -> Prometheus' text format."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
-from prometheus_client import generate_latest
+from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -13,35 +12,17 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from gateway.telemetry.counters import Counters
+from gateway.telemetry.gauges import BackendGauges, Gauges, PredictorGauges, TunerGauges
 from gateway.telemetry.histogram import Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class BackendGauges(NamedTuple):
-    """One backend at this instant."""
-
-    name: str
-    is_up: bool
-    in_flight: int
-    backlog_s: float
-    kv_reserved_tokens: int
-
-
-class Gauges(NamedTuple):
-    """The scheduler at this instant."""
-
-    queued: int
-    in_flight: int
-    open_workflows: int
-    tasks: int
-    backends: tuple[BackendGauges, ...]
-
-
-def render(counters: Counters, gauges: Gauges) -> bytes:
-    """Return everything in the text format."""
+def render(counters: Counters, gauges: Gauges, loop_lag_s: Histogram) -> bytes:
+    """Return everything in the text format, with what the process itself uses."""
     registry = CollectorRegistry()
-    registry.register(_Collected([*_counted(counters), *_gauged(gauges)]))
+    registry.register(_Collected([*_counted(counters), *_gauged(gauges), _lag(loop_lag_s)]))
+    ProcessCollector(registry=registry)
     return generate_latest(registry)
 
 
@@ -68,9 +49,9 @@ def _counted(counters: Counters) -> Iterator[Metric]:
     )
     yield _counter(
         "hexsage_late_requests",
-        "Requests that were answered after their deadline.",
-        ("model",),
-        [((model,), count) for model, count in counters.late.items()],
+        "Requests that were answered after their deadline, by why.",
+        ("model", "cause"),
+        counters.late.items(),
     )
     yield _counter(
         "hexsage_attempts",
@@ -96,6 +77,12 @@ def _counted(counters: Counters) -> Iterator[Metric]:
         ("workflow", "state", "late"),
         counters.workflows.items(),
     )
+    yield _counter(
+        "hexsage_stage_requests",
+        "Answers of workflows with a deadline, by stage and whether they came after it.",
+        ("workflow", "stage", "late"),
+        counters.stages.items(),
+    )
     yield _histogram(
         "hexsage_queue_seconds",
         "Time until a call was sent to a backend.",
@@ -107,6 +94,12 @@ def _counted(counters: Counters) -> Iterator[Metric]:
         "From arrival to the first token of a stream.",
         "model",
         counters.first_token_s,
+    )
+    yield _histogram(
+        "hexsage_inter_token_seconds",
+        "Each stream's mean time from one token to the next.",
+        "model",
+        counters.inter_token_s,
     )
     yield _histogram(
         "hexsage_time_to_last_token_seconds",
@@ -123,23 +116,114 @@ def _counted(counters: Counters) -> Iterator[Metric]:
 
 
 def _gauged(gauges: Gauges) -> Iterator[Metric]:
-    yield GaugeMetricFamily("hexsage_requests_queued", "Requests held or queued.", gauges.queued)
-    yield GaugeMetricFamily("hexsage_requests_in_flight", "Requests at backends.", gauges.in_flight)
+    yield _gauge("hexsage_build", "1, with the version.", "version", {gauges.version: 1})
+    for name, text, value in (
+        ("hexsage_requests_queued", "Requests held or queued.", gauges.queued),
+        ("hexsage_requests_in_flight", "Requests at backends.", gauges.in_flight),
+        ("hexsage_workflows_open", "Workflows that have not ended.", gauges.open_workflows),
+        ("hexsage_tasks", "Tasks of the event loop.", gauges.tasks),
+    ):
+        yield GaugeMetricFamily(name, text, value)
+    yield CounterMetricFamily(
+        "hexsage_reloads_refused", "Configurations that had mistakes.", gauges.reloads_refused
+    )
+    yield _gauge(
+        "hexsage_tenant_requests_queued", "Requests held or queued.", "tenant", gauges.tenants
+    )
+    yield from _backends(gauges.backends)
+    if gauges.predictor is not None:
+        yield from _predictor(gauges.predictor)
+    if gauges.tuner is not None:
+        yield from _tuner(gauges.tuner)
+
+
+def _backends(backends: tuple[BackendGauges, ...]) -> Iterator[Metric]:
+    for name, text, field in (
+        ("up", "1 if the backend may be given new calls.", "is_up"),
+        ("requests_in_flight", "Requests at the backend.", "in_flight"),
+        ("requests_queued", "Requests bound to the backend that wait for room.", "queued"),
+        ("backlog_seconds", "Predicted work queued for or running at it.", "backlog_s"),
+        (
+            "kv_reserved_tokens",
+            "KV cache that running calls hold or will hold.",
+            "kv_reserved_tokens",
+        ),
+        ("kv_budget_tokens", "KV cache that calls may hold.", "kv_budget_tokens"),
+        ("prefill_slowness_ratio", "Time to read prompts, seen / configured.", "prefill_factor"),
+        ("decode_slowness_ratio", "Time for a token, seen / configured.", "decode_factor"),
+    ):
+        values = {backend.name: float(getattr(backend, field)) for backend in backends}
+        yield _gauge(f"hexsage_backend_{name}", text, "backend", values)
+    states = GaugeMetricFamily(
+        "hexsage_backend_breaker",
+        "1 for the state that the backend's circuit breaker is in.",
+        labels=["backend", "state"],
+    )
+    for backend in backends:
+        for state in ("closed", "half_open", "open"):
+            states.add_metric([backend.name, state], float(backend.breaker == state))
+    yield states
+
+
+def _predictor(predictor: PredictorGauges) -> Iterator[Metric]:
+    yield _counter(
+        "hexsage_predictions",
+        "Length forecasts, by the narrowest evidence they rest on.",
+        ("level",),
+        [((level,), count) for level, count in predictor.by_level.items()],
+    )
+    yield _counter(
+        "hexsage_predictions_missed",
+        "Searches for similar prompts that were given up or never begun.",
+        ("reason",),
+        [((reason,), count) for reason, count in predictor.missed.items()],
+    )
     yield GaugeMetricFamily(
-        "hexsage_workflows_open", "Workflows that have not ended.", gauges.open_workflows
+        "hexsage_predictor_memory_bytes", "What the predictor holds.", predictor.memory_bytes
     )
-    yield GaugeMetricFamily("hexsage_tasks", "Tasks of the event loop.", gauges.tasks)
-    by_backend = (
-        ("hexsage_backend_up", "1 if the backend may be given new calls."),
-        ("hexsage_backend_requests_in_flight", "Requests at the backend."),
-        ("hexsage_backend_backlog_seconds", "Predicted work queued for or running at it."),
-        ("hexsage_backend_kv_reserved_tokens", "KV cache that running calls hold or will hold."),
+    yield _gauge(
+        "hexsage_prediction_seconds",
+        "Of late, on the predictor's thread, waiting not included.",
+        "quantile",
+        {"0.5": predictor.answer_s_p50, "0.99": predictor.answer_s_p99},
     )
-    for field, (name, text) in enumerate(by_backend, start=1):
-        family = GaugeMetricFamily(name, text, labels=["backend"])
-        for backend in gauges.backends:
-            family.add_metric([backend.name], float(backend[field]))
-        yield family
+    yield _gauge("hexsage_predictor_samples", "Past calls searched.", "model", predictor.samples)
+    scores = GaugeMetricFamily(
+        "hexsage_prediction_score_ratio",
+        "Of late: shares of answers within the central 50, 80, 95 %; skill over the stage level.",
+        labels=["model", "score"],
+    )
+    for model, found in sorted(predictor.scores.items()):
+        for score, value in sorted(found.items()):
+            scores.add_metric([model, score], value)
+    yield scores
+
+
+def _tuner(tuner: TunerGauges) -> Iterator[Metric]:
+    yield _gauge("hexsage_policy", "1 for the policy in force.", "policy", {tuner.policy: 1})
+    if tuner.alpha is not None:
+        yield GaugeMetricFamily("hexsage_policy_alpha", "Its alpha.", tuner.alpha)
+    yield _gauge(
+        "hexsage_tuner_searches",
+        "The latest searches for better settings, by what came of them.",
+        "outcome",
+        tuner.searches,
+    )
+
+
+def _lag(seconds: Histogram) -> Metric:
+    family = HistogramMetricFamily(
+        "hexsage_event_loop_lag_seconds", "How late a timer of the event loop fires."
+    )
+    family.add_metric([], seconds.cumulative(), seconds.total)
+    return family
+
+
+def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for value, number in sorted(values.items()):
+        family.add_metric([value], float(number))
+    return family
 
 
 def _counter(

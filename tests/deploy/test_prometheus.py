@@ -1,5 +1,6 @@
 """Alert rules, the dashboard and the chart's scaler ask for nothing that is not exported."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -55,7 +56,11 @@ def variables() -> Iterator[str]:
 
 def exported() -> set[str]:
     """Every series name that a gateway can export."""
-    text = Gateway(Settings()).render_metrics().decode()
+
+    async def scraped() -> str:
+        return Gateway(Settings()).render_metrics().decode()
+
+    text = asyncio.run(scraped())
     return {
         name + suffix
         for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)

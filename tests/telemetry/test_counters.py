@@ -1,7 +1,11 @@
 """The decision log in numbers."""
 
+from dataclasses import replace
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.core.breaker import BreakerState
 from gateway.core.commands import Settle, Start, WorkflowEnded
 from gateway.core.events import Failed, TimePassed
 from gateway.core.outcomes import FailureKind, Outcome, RejectReason
@@ -12,15 +16,22 @@ from gateway.core.types import (
     RequestId,
     WorkflowKey,
 )
+from gateway.core.workflow import StageSpec, WorkflowSpec
 from gateway.telemetry.counters import Counters
+from gateway.telemetry.gauges import BackendGauges, Gauges, PredictorGauges, TunerGauges
 from gateway.telemetry.histogram import Histogram
-from gateway.telemetry.prometheus import BackendGauges, Gauges, render
+from gateway.telemetry.prometheus import render
 
-NOBODY = Gauges(0, 0, 0, 0, ())
+NOBODY = Gauges()
+DECLARED = {"t": WorkflowSpec(name="t", stages=(StageSpec(name="draft"),))}
 
 
 def counters() -> Counters:
-    return Counters(knows_model={"m1"}.__contains__, knows_workflow={"t"}.__contains__)
+    return Counters(knows_model={"m1"}.__contains__, declared=DECLARED)
+
+
+def rendered(counted: Counters | None = None, gauges: Gauges = NOBODY) -> bytes:
+    return render(counted or counters(), gauges, Histogram())
 
 
 def a_settle(
@@ -72,7 +83,7 @@ def test_a_completed_request_is_counted_once_with_its_times_and_tokens() -> None
     counted = counters()
     counted.observe(14.0, TimePassed(), [a_start(1), a_settle()])
 
-    seen = samples(render(counted, NOBODY))
+    seen = samples(rendered(counted))
 
     model = (("model", "m1"),)
     assert seen["hexsage_requests_total", (*model, ("outcome", "completed"), ("reason", ""))] == 1
@@ -107,7 +118,7 @@ def test_lateness_is_against_the_deadline() -> None:
     counted = counters()
     counted.observe(1.0, TimePassed(), [a_settle(deadline_at=13.9), a_settle(deadline_at=14.0)])
 
-    assert counted.late == {"m1": 1}
+    assert counted.late == {("m1", "queue"): 1}
 
 
 def test_what_clients_write_makes_no_series() -> None:
@@ -130,20 +141,68 @@ def test_what_clients_write_makes_no_series() -> None:
     assert counted.workflows == {("other", "completed", "false"): 1000}
 
 
-def test_the_scheduler_at_this_instant_is_a_set_of_gauges() -> None:
-    backend = BackendGauges("b", True, 3, 1.5, 4000)
+def test_the_gateway_at_this_instant_is_a_set_of_gauges() -> None:
+    backend = BackendGauges("b", breaker="open", in_flight=3, backlog_s=1.5, decode_factor=2.0)
 
-    seen = samples(render(counters(), Gauges(2, 3, 1, 7, (backend,))))
+    seen = samples(rendered(gauges=Gauges(queued=2, tenants={"acme": 2}, backends=(backend,))))
 
     named = (("backend", "b"),)
     assert seen["hexsage_requests_queued", ()] == 2
+    assert seen["hexsage_tenant_requests_queued", (("tenant", "acme"),)] == 2
     assert seen["hexsage_backend_up", named] == 1
     assert seen["hexsage_backend_backlog_seconds", named] == 1.5
-    assert seen["hexsage_backend_kv_reserved_tokens", named] == 4000
+    assert seen["hexsage_backend_decode_slowness_ratio", named] == 2
+    breaker = {s: seen["hexsage_backend_breaker", (*named, ("state", s))] for s in BreakerState}
+    assert breaker == {"open": 1, "half_open": 0, "closed": 0}
+
+
+def test_forecasts_and_the_tuner_are_shown() -> None:
+    predictor = PredictorGauges(
+        by_level={"stage": 5}, missed={"late": 1}, scores={"m1": {"covered_80": 0.81}}
+    )
+    tuner = TunerGauges(policy="hexsage", alpha=0.7, searches={"left": 3})
+
+    seen = samples(rendered(gauges=Gauges(predictor=predictor, tuner=tuner)))
+
+    assert seen["hexsage_predictions_total", (("level", "stage"),)] == 5
+    assert seen["hexsage_predictions_missed_total", (("reason", "late"),)] == 1
+    covered = (("model", "m1"), ("score", "covered_80"))
+    assert seen["hexsage_prediction_score_ratio", covered] == 0.81
+    assert seen["hexsage_policy", (("policy", "hexsage"),)] == 1
+    assert seen["hexsage_policy_alpha", ()] == 0.7
+    assert seen["hexsage_tuner_searches", (("outcome", "left"),)] == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "labels"),
+    [
+        pytest.param("t", "draft", ("t", "draft", "true"), id="declared"),
+        pytest.param("t", "x", ("t", "other", "true"), id="a stage that is not"),
+        pytest.param("u", "draft", ("other", "other", "true"), id="a workflow that is not"),
+        pytest.param(None, None, ("other", "other", "true"), id="without a name"),
+    ],
+)
+def test_stages_keep_their_deadline_or_not(
+    name: str | None, stage: str | None, labels: tuple[str, str, str]
+) -> None:
+    counted = counters()
+    key = WorkflowKey(ANONYMOUS, "w")
+    settled = replace(a_settle(deadline_at=13.9), workflow=key, workflow_name=name, stage=stage)
+    counted.observe(1.0, TimePassed(), [settled, a_settle(deadline_at=13.9)])
+
+    assert counted.stages == {labels: 1}
+
+
+def test_a_stream_has_a_time_between_its_tokens() -> None:
+    counted = counters()
+    counted.observe(1.0, TimePassed(), [a_settle()])
+
+    assert counted.inter_token_s["m1"].total == pytest.approx(3.0 / 19)
 
 
 def test_every_name_has_the_prefix() -> None:
-    assert all(name.startswith("hexsage_") for name, _ in samples(render(counters(), NOBODY)))
+    names = {name for name, _ in samples(rendered())}
+    assert {name.partition("_")[0] for name in names} <= {"hexsage", "process"}
 
 
 def test_a_histogram_counts_up_to_and_with_its_bounds() -> None:
