@@ -15,7 +15,7 @@ from gateway.api import snapshots
 from gateway.api.admin import admin_router
 from gateway.api.desk import LocalDesk, Register
 from gateway.api.door import Door
-from gateway.api.endpoints import ENDPOINTS, passed_through
+from gateway.api.endpoints import ENDPOINTS, observed, passed_through
 from gateway.api.front import Front
 from gateway.api.kept import KeptIds
 from gateway.api.models import models_router
@@ -270,6 +270,8 @@ class Gateway:
             )
         )
         endpoints = {**ENDPOINTS, **passed_through(settings.passthrough)}
+        if settings.observe_progress:
+            endpoints = observed(endpoints)
         describe(rest, endpoints.values())
         front = Front({path: Api(door, endpoint) for path, endpoint in endpoints.items()}, rest)
         return front, admin

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from gateway.backends.base import Bounds
 from gateway.backends.dialects import dialect_of
+from gateway.backends.gathering import GatheringClient
 from gateway.backends.http_client import HttpClient, Timeouts
 from gateway.config import BackendEntry, ClientTlsEntry, LimitsEntry, TimeoutsEntry
 from gateway.core.types import BackendId
@@ -41,7 +42,7 @@ class Clients:
     ) -> None:
         """Have calls to a backend go through a new client; OSError if its TLS files are none."""
         name = BackendId(entry.name)
-        client = HttpClient(
+        client = GatheringClient(
             entry.url,
             dialect_of(entry.kind, entry.priority_scheduling, entry.adapters),
             Timeouts(**(timeouts.model_dump() | entry.timeouts.given)),

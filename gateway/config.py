@@ -430,6 +430,8 @@ class Settings(BaseSettings):
     workflows: dict[Name, WorkflowEntry] = Field(default_factory=dict)
     queue: QueueEntry = QueueEntry()
     timeouts: TimeoutsEntry = TimeoutsEntry()
+    observe_progress: bool = False
+    """Have engines stream to the gateway what clients do not stream (docs/scheduling.md)."""
     passthrough: tuple[ForeignPath, ...] = ()
     """Further paths of engines that clients may use as they are, each by its full name."""
     health: HealthEntry = HealthEntry()

@@ -9,6 +9,7 @@ import orjson
 from gateway.api.endpoints import Endpoint
 from gateway.api.errors import ApiError, bad_request
 from gateway.api.said import Said, read_said
+from gateway.backends.assembly import form_of
 from gateway.backends.base import Shape
 from gateway.core.types import TenantId
 
@@ -31,6 +32,8 @@ class Asked:
     said: Said
     stream: bool = False
     hide_usage: bool = False
+    form: str = ""
+    """See Call: progress of the answer may be observed although its client does not stream."""
     max_tokens: int | None = None
     priority: int = 0
 
@@ -101,6 +104,7 @@ def read_call(
         said=said,
         stream=stream or endpoint.streams,
         hide_usage=hides_usage,
+        form=form_of(endpoint.path, body) if endpoint.is_observed and not stream else "",
         max_tokens=_max_tokens(body),
         priority=_priority(body),
     )

@@ -47,6 +47,7 @@ class Arrival:
     """What it says it tries again."""
     body_bytes: int = 0
     streams: bool = False
+    """From the engine, if not to the client."""
     explains: bool = False
 
 
@@ -79,7 +80,7 @@ def arrival_of(
         queue_timeout_s=queue_timeout_s,
         retries=Try.of(tenant, body) if said.is_retry else None,
         body_bytes=len(body),
-        streams=asked.stream,
+        streams=asked.stream or bool(asked.form),
         explains=said.explain,
     )
 

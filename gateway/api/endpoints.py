@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.backends.base import Shape
 
@@ -29,6 +29,8 @@ class Endpoint:
     """It always streams; others do when the body says so."""
     is_form: bool = False
     """The body is multipart/form-data."""
+    is_observed: bool = False
+    """Answers that are not streamed to clients are streamed to the gateway."""
 
     def with_id(self, identity: str) -> str:
         """Return the path for one kept thing."""
@@ -103,6 +105,14 @@ _WITH_ID = [
     for path, endpoint in ENDPOINTS.items()
     if "{id}" in path
 ]
+
+
+def observed(endpoints: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
+    """Return them with those observed whose answers can be put together from chunks."""
+    return {
+        path: replace(endpoint, is_observed=endpoint.shape is Shape.CHOICES)
+        for path, endpoint in endpoints.items()
+    }
 
 
 def with_id(path: str) -> tuple[Endpoint, str] | None:

@@ -81,6 +81,7 @@ class Api:
             upstream_id=exchange.own_id,
             stream=asked.stream,
             hide_usage=asked.hide_usage,
+            form=asked.form,
             timeouts=door.timeouts.get(asked.public_model, {}),
             renamed=None
             if asked.public_model == asked.model

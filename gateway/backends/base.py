@@ -173,6 +173,8 @@ class Call:
     """Limits of its model, by the names of `http_client.Timeouts`; they go before the backend's."""
     renamed: tuple[str, str] | None = None
     """The model's name at the engine and the client's alias for it, which answers must bear."""
+    form: str = ""
+    """What the whole answer will look like, where it may be put together from a stream's chunks."""
 
 
 class Answer(Protocol):

@@ -94,7 +94,8 @@ def test_hanging(site: Site) -> None:
 
 def test_what_hangs_is_given_no_more_calls(site: Site, gateway_at: GatewayAt) -> None:
     replicas = [entry(name, site.fleet[name].url) for name in ("paced-a", "paced-b")]
-    impatient = {"silence_s": INTER_TOKEN_S / 2, "silence_factor": 0.01}
+    impatient = {"interval_s": 0.5, "timeout_s": 1.0, "stall_s": 2.0}
+    assert impatient["stall_s"] < INTER_TOKEN_S
     site = Site(site.fleet, gateway_at(replicas, health=impatient))
     with a_stream(site) as (client, engine, other), stopped(engine):
         assert_ends_with_one_error(client)
