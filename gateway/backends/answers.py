@@ -1,21 +1,19 @@
-"""What an engine answers: whole, as a stream, or as an error (aiohttp)."""
+"""What an engine answers: whole, as a stream, or as an error."""
 
 import asyncio
 from contextlib import suppress
-
-import aiohttp
 
 from gateway.backends import engine_errors
 from gateway.backends.base import (
     BackendError,
     BadAnswer,
-    ConnectFailed,
-    ConnectionBroken,
     EngineError,
     Header,
     TimedOut,
     Usage,
 )
+from gateway.backends.connection import Connection
+from gateway.backends.connections import Connections
 from gateway.backends.headers import to_client
 from gateway.backends.relay import StreamRelay
 from gateway.core.outcomes import FailureKind
@@ -63,18 +61,20 @@ class StreamAnswer:
 
     def __init__(
         self,
-        response: aiohttp.ClientResponse,
+        connection: Connection,
+        connections: Connections,
         relay: StreamRelay,
         inter_token_s: float,
         ends_by: float,
         under_way: "set[StreamAnswer]",
     ) -> None:
         """`under_way`: where it stands for as long as it has begun and not ended."""
-        if response.headers.get("content-encoding", "identity") != "identity":
+        if connection.header(b"content-encoding") not in ("", "identity"):
             raise BadAnswer("the engine compressed its answer although it was asked not to")
-        self.status = response.status
-        self.headers = to_client(response.raw_headers)
-        self._response = response
+        self.status = connection.status
+        self.headers = to_client(connection.headers)
+        self._connection = connection
+        self._connections = connections
         self._relay = relay
         self._first = b""
         self._loop = asyncio.get_running_loop()
@@ -87,6 +87,8 @@ class StreamAnswer:
         self._expired: FailureKind | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._under_way = under_way
+        self._is_held = True
+        """The connection is ours."""
 
     def gives_sign(self, since: float) -> bool:
         """Return whether it went on since this instant, or is held up by its client."""
@@ -147,8 +149,8 @@ class StreamAnswer:
                     self._quiet_since = self._loop.time()
                 if passed:
                     return passed
-        except (aiohttp.ClientError, OSError) as error:
-            raise self._broken(error) from error
+        except BackendError as error:
+            raise self._broken(error) from None
         finally:
             self._is_waiting = False
             self._left_at = self._loop.time()
@@ -161,19 +163,19 @@ class StreamAnswer:
         """Give the connection back if the answer was read to its end, else close it."""
         self._stop_timer()
         if self._relay.ended:
-            with suppress(TimeoutError, aiohttp.ClientError, OSError):
+            with suppress(TimeoutError, BackendError):
                 async with asyncio.timeout(DRAIN_S):
-                    while await self._response.content.readany():
+                    while await self._connection.read():
                         pass
         self._stop()
 
     async def _next(self) -> bytes:
-        piece = await self._response.content.readany()
+        piece = await self._connection.read()
         return self._relay.feed(piece) if piece else self._relay.finish()
 
-    def _broken(self, error: Exception) -> BackendError:
+    def _broken(self, error: BackendError) -> BackendError:
         self._stop()
-        return TimedOut(self._expired) if self._expired else failure_of(error)
+        return TimedOut(self._expired) if self._expired else error
 
     def _check_time(self) -> None:
         """Close the connection if it has been too quiet. One timer, however many events."""
@@ -184,7 +186,7 @@ class StreamAnswer:
         elif now >= quiet_until:
             self._expired = FailureKind.TIMEOUT_INTER_TOKEN
         if self._expired:
-            self._response.close()
+            self._connection.close()
             return
         self._timer = self._loop.call_at(min(quiet_until, self._ends_by), self._check_time)
 
@@ -196,45 +198,26 @@ class StreamAnswer:
     def _stop(self) -> None:
         self._stop_timer()
         self._under_way.discard(self)
-        # A connection whose answer was read to its end has gone back to the pool already.
-        if not self._response.closed:
-            self._response.close()
+        if self._is_held:
+            self._is_held = False
+            self._connections.give_back(self._connection)
 
 
-def failure_of(error: Exception) -> BackendError:
-    """Return what the HTTP library's exception means."""
-    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-        return ConnectFailed()
-    if isinstance(error, aiohttp.ClientResponseError):
-        return BadAnswer("the engine answered with something that is not HTTP")
-    return ConnectionBroken()
-
-
-async def engine_error(response: aiohttp.ClientResponse, limit_bytes: int) -> EngineError:
+async def engine_error(connection: Connection, limit_bytes: int) -> EngineError:
     """Read the rest of an error answer, close its connection, and return the error."""
     body = b""
     with suppress(TimeoutError):
         async with asyncio.timeout(ERROR_BODY_S):
-            body = await read_body(response, limit_bytes)
-    response.close()
-    status = response.status if response.status < 600 else 502
+            body = (await connection.read_all(limit_bytes))[:limit_bytes]
+    connection.close()
+    status = connection.status if connection.status < 600 else 502
     return EngineError(
         engine_errors.kind_of_status(status),
         status,
-        engine_errors.error_of_body(status, body, response.headers.get("content-type", "")),
+        engine_errors.error_of_body(status, body, connection.header(b"content-type")),
         tuple(
             header
-            for header in to_client(response.raw_headers)
+            for header in to_client(connection.headers)
             if header[0] in RETURNED_WITH_ERRORS or header[0].startswith(b"x-ratelimit-")
         ),
     )
-
-
-async def read_body(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
-    """Return the body, or what of it fits the limit."""
-    pieces: list[bytes] = []
-    size = 0
-    while size <= limit_bytes and (piece := await response.content.readany()):
-        pieces.append(piece)
-        size += len(piece)
-    return b"".join(pieces)[: limit_bytes + 1]

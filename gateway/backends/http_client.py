@@ -1,20 +1,15 @@
-"""HttpClient: one backend over HTTP/1.1, with pooled connections (aiohttp).
+"""HttpClient: one backend over HTTP/1.1, with pooled connections of our own.
 
-Which library, and why, is in docs/decisions/0001-upstream-client.md.
+Why our own is in docs/decisions/0003-own-upstream-client.md.
 """
 
 import asyncio
+import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
-from io import BytesIO
-from types import SimpleNamespace
-from typing import NamedTuple
 
-import aiohttp
-from yarl import URL
-
-from gateway.backends.answers import StreamAnswer, engine_error, failure_of
+from gateway.backends.answers import StreamAnswer, engine_error
 from gateway.backends.base import (
     Answer,
     BackendError,
@@ -22,24 +17,27 @@ from gateway.backends.base import (
     Bounds,
     Call,
     ConnectFailed,
+    ConnectionBroken,
     EngineError,
     Listener,
     Shape,
     TimedOut,
 )
+from gateway.backends.connection import Connection
+from gateway.backends.connections import Connections, Origin
 from gateway.backends.dialect import Dialect, Mender
 from gateway.backends.relay import Renaming
 from gateway.backends.shapes import RELAYS, RawRelay
 from gateway.backends.whole import whole_answer
 from gateway.core.outcomes import FailureKind
 
-KEEP_ALIVE_S = 4.0
-"""vLLM and TGI close idle connections after 5 s; a pooled one must be given up before that."""
 STALE_WITHIN_S = 0.5
 """A pooled connection that ends without a byte this soon was dead before it was used."""
-BODY_WORTH_STREAMING_BYTES = 256 * 1024
+BODY_WORTH_PIECES_BYTES = 256 * 1024
+"""A body larger than this goes out as fast as the engine takes it."""
 _RANKED = (Shape.CHOICES, Shape.RESPONSE)
 """Calls that engines rank by a priority in the body, and whose bodies dialects adapt."""
+_TARGET = re.compile(r"/[\x21-\x7e\x80-\xff]*")
 _NO_ROUTE = ("Not Found", "Method Not Allowed", "File Not Found")
 """What web frameworks and llama.cpp say of a path that they do not have."""
 
@@ -70,19 +68,16 @@ class HttpClient:
         tls: ssl.SSLContext | None = None,
         bounds: Bounds | None = None,
     ) -> None:
-        self._base = base_url(url)
+        self._origin = Origin.of(base_url(url))
         self._dialect = dialect
         self._timeouts = timeouts
-        self._headers = {"accept-encoding": "identity"}
-        if api_key:
-            self._headers["authorization"] = f"Bearer {api_key}"
+        self._connections = Connections(self._origin, tls)
+        credentials = f"Bearer {api_key}" if api_key else self._origin.credentials
+        self._same_headers = f"host: {self._origin.authority}\r\naccept-encoding: identity\r\n"
+        if credentials:
+            self._same_headers += f"authorization: {credentials}\r\n"
         self._on_unreachable = on_unreachable
         self._bounds = bounds or Bounds()
-        self._tls: ssl.SSLContext | bool = tls or True
-        self._urls: dict[str, URL] = {}
-        self._pooled: aiohttp.ClientSession | None = None
-        self._fresh: aiohttp.ClientSession | None = None
-        """For the one retry of a call that met a dead pooled connection."""
         self._streams: set[StreamAnswer] = set()
         """Those that have begun and not ended."""
         self.busy_until = 0.0
@@ -126,31 +121,14 @@ class HttpClient:
         except TimeoutError:
             late = FailureKind.TIMEOUT_FIRST_TOKEN if call.stream else FailureKind.TIMEOUT_TOTAL
             raise TimedOut(late) from None
-        except (aiohttp.ClientError, OSError) as error:
-            failure = failure_of(error)
-            if isinstance(failure, ConnectFailed):
-                self._on_unreachable()
-            raise failure from error
+        except ConnectFailed:
+            self._on_unreachable()
+            raise
         return answer
 
     async def close(self) -> None:
         """Close every connection."""
-        for session in (self._pooled, self._fresh):
-            if session is not None:
-                await session.close()
-        self._pooled = self._fresh = None
-
-    def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_reuseconn.append(_note_reuse)
-        return aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=("user-agent", "accept"),
-            trace_configs=[trace],
-            trust_env=False,
-        )
+        self._connections.close()
 
     async def _ask(
         self, call: Call, listener: Listener, priority: int, attempt: int, ends_by: float
@@ -158,75 +136,79 @@ class HttpClient:
         body, mender = call.body, None
         if call.shape in _RANKED:
             body, mender = self._dialect.prepare(call, priority)
-        response = await self._send(call, body, attempt)
+        connection = await self._send(call, body, attempt)
         try:
-            return await self._begin(response, call, mender, listener, ends_by)
+            return await self._begin(connection, call, mender, listener, ends_by)
         except BaseException:
-            response.close()
+            connection.close()
             raise
 
-    async def _send(self, call: Call, body: bytes, attempt: int) -> aiohttp.ClientResponse:
-        headers = {
-            **self._headers,
-            **dict(call.headers),
-            "x-request-id": f"{call.upstream_id}-{attempt}",
-        }
-        if body or call.upload is not None:
-            headers["content-type"] = call.content_type
+    async def _send(self, call: Call, body: bytes, attempt: int) -> Connection:
+        """Send the call; return when the head of an answer is here."""
+        head = self._head_of(call, body, attempt)
+        connection = self._connections.take_idle()
+        if connection is not None:
+            try:
+                return await _sent(connection, head, call, body)
+            except ConnectionBroken:
+                is_stale = (
+                    not connection.has_answered
+                    and asyncio.get_running_loop().time() - connection.sent_at <= STALE_WITHIN_S
+                )
+                if not is_stale or (call.upload is not None and call.upload.is_begun):
+                    raise
         connect_s = call.timeouts.get("connect_s", self._timeouts.connect_s)
-        request = _Request(call, self._url(call), headers, body, connect_s)
-        loop = asyncio.get_running_loop()
-        sent_at = loop.time()
-        note = SimpleNamespace(reused=False)
-        if self._pooled is None:
-            keeping = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=self._tls)
-            self._pooled = self._session(keeping)
-        try:
-            return await request.send(self._pooled, note)
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            if isinstance(error, aiohttp.ClientConnectorError):
-                raise
-            if not note.reused or loop.time() - sent_at > STALE_WITHIN_S:
-                raise
-            if call.upload is not None and call.upload.is_begun:
-                raise
-        if self._fresh is None:
-            self._fresh = self._session(
-                aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._tls)
-            )
-        return await request.send(self._fresh, note)
+        return await _sent(await self._connections.connect(connect_s), head, call, body)
 
-    def _url(self, call: Call) -> URL:
+    def _head_of(self, call: Call, body: bytes, attempt: int) -> bytes:
+        target = self._origin.path + call.path
         if call.query:
-            return URL(f"{self._base}{call.path}?{call.query}", encoded=True)
-        url = self._urls.get(call.path)
-        if url is None:
-            url = self._urls[call.path] = URL(self._base + call.path, encoded=True)
-        return url
+            target += f"?{call.query}"
+        assert _TARGET.fullmatch(target), "what no client can have sent"
+        head = (
+            f"{call.method} {target} HTTP/1.1\r\n{self._same_headers}"
+            f"x-request-id: {call.upstream_id}-{attempt}\r\n"
+        )
+        for name, value in call.headers:
+            head += f"{name}: {value}\r\n"
+        if call.upload is not None:
+            length = call.upload.length
+            framing = (
+                "transfer-encoding: chunked" if length is None else f"content-length: {length}"
+            )
+            head += f"content-type: {call.content_type}\r\n{framing}\r\n"
+        elif body:
+            head += f"content-type: {call.content_type}\r\ncontent-length: {len(body)}\r\n"
+        elif call.method != "GET":
+            head += "content-length: 0\r\n"
+        return f"{head}\r\n".encode("latin-1")
 
     async def _begin(
         self,
-        response: aiohttp.ClientResponse,
+        connection: Connection,
         call: Call,
         mender: Mender | None,
         listener: Listener,
         ends_by: float,
     ) -> Answer:
         explain = self._dialect.explain
-        if response.status >= 400:
-            raise explain(
-                _without_route(call, await engine_error(response, self._bounds.error_bytes))
-            )
-        if not 200 <= response.status < 300:
-            raise BadAnswer(f"the engine answered with status {response.status}")
+        if connection.status >= 400:
+            error = await engine_error(connection, self._bounds.error_bytes)
+            raise explain(_without_route(call, error))
+        if not 200 <= connection.status < 300:
+            raise BadAnswer(f"the engine answered with status {connection.status}")
         renaming = Renaming(*call.renamed) if call.renamed else None
-        content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        content_type = connection.header(b"content-type").partition(";")[0].strip().lower()
         if content_type == "application/json":
             try:
                 limit_bytes = self._bounds.answer_bytes
-                return await whole_answer(response, call, listener, renaming, mender, limit_bytes)
+                answer = await whole_answer(
+                    connection, call, listener, renaming, mender, limit_bytes
+                )
             except EngineError as error:
                 raise explain(error) from None
+            self._connections.give_back(connection)
+            return answer
         if content_type == "text/event-stream":
             relay_of = RELAYS[call.shape]
         elif call.shape is Shape.ANY:
@@ -242,42 +224,34 @@ class HttpClient:
             max_event_bytes=self._bounds.event_bytes,
         )
         inter_token_s = call.timeouts.get("inter_token_s", self._timeouts.inter_token_s)
-        stream = StreamAnswer(response, relay, inter_token_s, ends_by, self._streams)
+        stream = StreamAnswer(
+            connection, self._connections, relay, inter_token_s, ends_by, self._streams
+        )
         await stream.begin()
         return stream
 
 
-class _Request(NamedTuple):
-    """One attempt at one call."""
+async def _sent(connection: Connection, head: bytes, call: Call, body: bytes) -> Connection:
+    """Send a call; return the connection when the head of an answer is here."""
+    try:
+        if call.upload is not None:
+            connection.send(head)
+            connection.send_more(call.upload.pieces(), is_chunked=call.upload.length is None)
+        elif len(body) > BODY_WORTH_PIECES_BYTES:
+            connection.send(head)
+            connection.send_more(_pieces(body), is_chunked=False)
+        else:
+            connection.send(head + body)
+        await connection.head()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
-    call: Call
-    url: URL
-    headers: Mapping[str, str]
-    body: bytes
-    connect_s: float
 
-    async def send(
-        self, session: aiohttp.ClientSession, note: SimpleNamespace
-    ) -> aiohttp.ClientResponse:
-        """Send it; return when the head of an answer is here."""
-        upload, headers = self.call.upload, dict(self.headers)
-        data: bytes | BytesIO | AsyncIterator[bytes] | None = self.body or None
-        if upload is not None:
-            data = upload.pieces()
-            if upload.length is not None:
-                headers["content-length"] = str(upload.length)
-        elif len(self.body) >= BODY_WORTH_STREAMING_BYTES:
-            # A large body goes out in pieces, so that the loop is not held by one write.
-            data = BytesIO(self.body)
-        return await session.request(
-            self.call.method,
-            self.url,
-            data=data,
-            headers=headers,
-            allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.connect_s),
-            trace_request_ctx=note,
-        )
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for begin in range(0, len(body), BODY_WORTH_PIECES_BYTES):
+        yield body[begin : begin + BODY_WORTH_PIECES_BYTES]
 
 
 def _without_route(call: Call, error: EngineError) -> EngineError:
@@ -299,11 +273,3 @@ def _without_route(call: Call, error: EngineError) -> EngineError:
 def base_url(url: str) -> str:
     """Return a backend's URL without what the paths of the API begin with."""
     return url.rstrip("/").removesuffix("/v1")
-
-
-async def _note_reuse(
-    _session: aiohttp.ClientSession,
-    context: SimpleNamespace,
-    _params: aiohttp.TraceConnectionReuseconnParams,
-) -> None:
-    context.trace_request_ctx.reused = True

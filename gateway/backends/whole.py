@@ -1,11 +1,10 @@
-"""Answers that come in one piece: read, undone of compression, and their facts taken (aiohttp)."""
+"""Answers that come in one piece: read, undone of compression, and their facts taken."""
 
 import zlib
 
-import aiohttp
-
-from gateway.backends.answers import WholeAnswer, read_body
+from gateway.backends.answers import WholeAnswer
 from gateway.backends.base import BadAnswer, Call, Listener, Shape
+from gateway.backends.connection import Connection
 from gateway.backends.dialect import Mender
 from gateway.backends.headers import to_client
 from gateway.backends.lenient_json import dumps, loads
@@ -14,7 +13,7 @@ from gateway.backends.shapes import made_id, read_whole
 
 
 async def whole_answer(
-    response: aiohttp.ClientResponse,
+    connection: Connection,
     call: Call,
     listener: Listener,
     renaming: Renaming | None,
@@ -22,11 +21,11 @@ async def whole_answer(
     limit_bytes: int,
 ) -> WholeAnswer:
     """Read an answer to its end; the listener hears of it."""
-    body = await read_body(response, limit_bytes)
+    body = await connection.read_all(limit_bytes)
     if len(body) > limit_bytes:
         raise BadAnswer(f"the engine's answer is longer than {limit_bytes} bytes")
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    if encoding != "identity":
+    encoding = connection.header(b"content-encoding").strip().lower()
+    if encoding not in ("", "identity"):
         body = _decoded(body, encoding, limit_bytes)
     try:
         said = loads(body)
@@ -42,8 +41,8 @@ async def whole_answer(
         body = renaming.apply(body)
     listener.finished(counts)
     return WholeAnswer(
-        response.status,
-        to_client(response.raw_headers),
+        connection.status,
+        to_client(connection.headers),
         body,
         counts,
         reason,
