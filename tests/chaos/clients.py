@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -156,3 +156,23 @@ def session() -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=30),
     )
+
+
+async def in_a_circle(workers: int, seconds: float, send: Callable[[], Awaitable[object]]) -> None:
+    """Let so many clients send one call after the other for so long; return when all have ended."""
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + seconds
+
+    async def work() -> None:
+        while loop.time() < ends_at:
+            await send()
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(workers):
+            tasks.create_task(work())
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the value that this share of them does not exceed; there must be some."""
+    ordered = sorted(values)
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]

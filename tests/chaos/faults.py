@@ -69,18 +69,8 @@ class Faults:
         await engine.end(signal.SIGKILL)
         await self._rest(LASTS_S)
         await engine.start()
-        await self._until_it_answers(victim)
-
-    async def _until_it_answers(self, victim: int) -> None:
-        """It takes a moment to start; till then it is as dead as before."""
-        url = f"http://127.0.0.1:{self._fleet.proxies[victim].engine_port}/health"
-        async with asyncio.timeout(60):
-            while True:
-                try:
-                    async with self._http.get(url):
-                        return
-                except aiohttp.ClientError:
-                    await asyncio.sleep(0.1)
+        # It takes a moment to start; till then it is as dead as before.
+        await self._fleet.answers(self._http, victim)
 
     async def _stop(self, victim: int) -> None:
         engine = self._fleet.engines[victim]

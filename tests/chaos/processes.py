@@ -17,6 +17,9 @@ from gateway.keys_file import KeyEntry, hash_of, write_keys
 from tests.chaos.proxy import Proxy
 
 READY_WITHIN_S = 90.0
+STEP_S, TOKENS = 0.010, 40
+"""Of light engines: seconds a token, and tokens of an answer, in the mean."""
+CALL_S = STEP_S * TOKENS
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -79,9 +82,30 @@ class Plan:
     """What each is started as, after `python -m`; its port is added."""
     gpus: Sequence[str]
     settings: Mapping[str, object] = field(default_factory=dict)
+    backend: Mapping[str, object] = field(default_factory=dict)
+    """What each backend's entry says besides its name, URL and GPU."""
     tenants: Sequence[str] = ()
     """With a key each; none: everybody is anonymous."""
     has_proxies: bool = False
+
+    @classmethod
+    def light(cls, port: int, engines: int, slots: int, **rest: object) -> "Plan":
+        """Plan light engines that take so many calls at once, and no more are sent to them."""
+        words = (
+            "tests.chaos.light_engine",
+            "--slots",
+            str(slots),
+            "--step-ms",
+            f"{STEP_S * 1000:g}",
+        )
+        backend = {"max_in_flight": slots}
+        return cls(
+            port=port,
+            engines=[(*words, "--tokens", str(TOKENS))] * engines,
+            gpus=["A100-80G"] * engines,
+            backend=backend,
+            **rest,  # type: ignore[arg-type]
+        )
 
     @classmethod
     def emulated(
@@ -111,14 +135,30 @@ class Fleet:
 
     async def ready(self, http: aiohttp.ClientSession) -> None:
         """Wait until every backend is up."""
+        backends: list[dict[str, object]] = []
+        try:
+            async with asyncio.timeout(READY_WITHIN_S):
+                while True:
+                    with suppress(aiohttp.ClientError):
+                        async with http.get(f"{self.url}/admin/backends") as reply:
+                            backends = (await reply.json())["backends"]
+                        if [b["state"] for b in backends] == ["up"] * len(self.engines):
+                            return
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            logs = "\n".join(log.read_text()[-2000:] for log in self.config.parent.glob("*.log"))
+            raise AssertionError(f"not all are up: {backends}\n{logs}") from None
+
+    async def answers(self, http: aiohttp.ClientSession, number: int) -> None:
+        """Wait until an engine that was started anew does."""
+        words = self.engines[number].words
+        url = f"http://127.0.0.1:{words[words.index('--port') + 1]}/health"
         async with asyncio.timeout(READY_WITHIN_S):
             while True:
-                with suppress(aiohttp.ClientError, KeyError):
-                    async with http.get(f"{self.url}/admin/backends") as reply:
-                        backends = (await reply.json())["backends"]
-                    if [b["state"] for b in backends] == ["up"] * len(self.engines):
+                with suppress(aiohttp.ClientError):
+                    async with http.get(url):
                         return
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.05)
 
     async def quiet(self, http: aiohttp.ClientSession, within_s: float) -> str:
         """Wait until nothing waits or runs; return the metrics then, or after `within_s`."""
@@ -145,7 +185,8 @@ async def a_fleet(folder: Path, plan: Plan) -> AsyncIterator[Fleet]:
         if plan.has_proxies:
             proxies.append(Proxy(port + count, port))
             port += count
-        backends.append({"name": f"e{number}", "url": f"http://127.0.0.1:{port}", "gpu": gpu})
+        url = f"http://127.0.0.1:{port}"
+        backends.append({"name": f"e{number}", "url": url, "gpu": gpu, **plan.backend})
     keys = {tenant: f"hsk-{tenant}" for tenant in plan.tenants}
     decisions, config = folder / "decisions.jsonl", folder / "backends.yaml"
     content: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""Chaos, short: a quarter of a minute in which everything goes wrong, and every book is compared."""
+"""Chaos, short: for a while everything goes wrong, and every book is compared."""
 
 from pathlib import Path
 
