@@ -95,6 +95,8 @@ ENDPOINTS: Mapping[str, Endpoint] = {
             generates=True,
             streams=True,
         ),
+        # The same two in one, told apart by `stream`: the address that TGI's first clients know.
+        Endpoint(path="/", shape=Shape.GENERATED, needs=("inputs",), generates=True),
         Endpoint(path="/info", methods=("GET",), is_free=True),
     )
 }

@@ -24,7 +24,8 @@ class Front:
             return
         path: str = scope["path"]
         handler = self._handler(path) or self._handler(path.rstrip("/"))
-        if handler is not None:
+        # Of the root only POST is an engine's.
+        if handler is not None and (path != "/" or scope["method"] == "POST"):
             await handler(scope, receive, send)
             return
         request_id = kept_request_id(

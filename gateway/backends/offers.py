@@ -20,7 +20,7 @@ TGI = frozenset(
     }
 )
 """What TGI 3 routes (router/src/server.rs)."""
-ONLY_TGI = frozenset({"/generate", "/generate_stream", "/info"})
+ONLY_TGI = frozenset({"/", "/generate", "/generate_stream", "/info"})
 CORE = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/pooling", "/score"}
 )

@@ -118,6 +118,7 @@ RELAYS: Mapping[Shape, type[StreamRelay]] = {
 
 def read_whole(shape: Shape, said: object) -> tuple[Usage, str | None]:
     """Return a whole answer's token counts and finish reason; BackendError if it is none."""
+    said = _unlisted(shape, said)
     if not isinstance(said, Mapping):
         if shape in (Shape.JSON, Shape.ANY):
             return Usage(0), None
@@ -141,6 +142,13 @@ def read_whole(shape: Shape, said: object) -> tuple[Usage, str | None]:
             return _generated(said)
         case Shape.JSON | Shape.ANY:
             return counts, None
+
+
+def _unlisted(shape: Shape, said: object) -> object:
+    """TGI's oldest address puts the text into a list."""
+    if shape is Shape.GENERATED and isinstance(said, list) and len(said) == 1:
+        return said[0]
+    return said
 
 
 def made_id(shape: Shape, said: object) -> str | None:

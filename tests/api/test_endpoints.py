@@ -434,7 +434,7 @@ async def test_nothing_else_is_passed_on_unless_it_is_listed() -> None:
         await exchange.answer(sound, content_type="audio/wav")
 
     speech: Json = {"model": MODEL, "input": "hello", "voice": "x"}
-    hidden = ("/sleep", "/v1/load_lora_adapter", "/invocations", "/collective_rpc", "/load", "/")
+    hidden = ("/sleep", "/v1/load_lora_adapter", "/invocations", "/collective_rpc", "/load")
     async with a_fake_backend(speaks) as engine:
         async with a_gateway(engine) as gw:
             assert (await gw.post(speech, "/v1/audio/speech")).status == 404
