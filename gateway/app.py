@@ -34,6 +34,7 @@ from gateway.core.queues import FairShares
 from gateway.core.scheduler import Scheduler
 from gateway.core.types import BackendState
 from gateway.core.workflow import Workflows
+from gateway.dashboard.pages import dashboard_router
 from gateway.engines import Engines
 from gateway.exposition import gauges
 from gateway.keys_file import KeyEntry, read_keys
@@ -269,6 +270,7 @@ class Gateway:
                 is_stopping=lambda: self._is_stopping,
             )
         )
+        admin.include_router(dashboard_router())
         endpoints = {**ENDPOINTS, **passed_through(settings.passthrough)}
         if settings.observe_progress:
             endpoints = observed(endpoints)

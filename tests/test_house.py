@@ -30,6 +30,8 @@ TESTED_ELSEWHERE = {
     "gateway/backends/shapes.py": "tests/fuzz/test_bytes.py",
     "gateway/backends/whole.py": "tests/api/test_headers.py",
     "gateway/api/disconnect.py": "tests/api/test_disconnects.py",
+    "gateway/api/overview.py": "tests/api/test_live.py",
+    "gateway/api/reasons.py": "tests/api/test_requests.py",
     "gateway/api/explain.py": "tests/api/test_headers.py",
     "gateway/api/front.py": "tests/api/test_bodies.py",
     "gateway/api/observe.py": "tests/api/test_queueing.py",

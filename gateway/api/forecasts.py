@@ -1,5 +1,6 @@
 """Open workflows on a time axis: what waited, ran, and when each should be done (pure)."""
 
+from enum import IntEnum
 from math import inf
 
 from gateway.api.snapshots import ms
@@ -8,17 +9,26 @@ from gateway.core.scheduler import Scheduler
 from gateway.core.workflow import WorkflowRun, Workflows
 from gateway.telemetry.timelines import Span, Timeline, Timelines
 
-MAX_OPEN = 30
-MAX_ENDED = 6
+MAX_OPEN = 16
+MAX_ENDED = 4
 MAX_SPANS_SHOWN = 60
+
+
+class _Need(IntEnum):
+    """In this order they are shown."""
+
+    RISK = 0
+    LATE = 1
+    NONE = 2
 
 
 def workflows(timelines: Timelines, scheduler: Scheduler, now: float) -> dict[str, object]:
     """Return the open workflows that are in most need, and the latest that ended.
 
-    Most late first; those without a deadline after those with one, the oldest first.
+    Those about to be late first, then those that are late, then the others by what is left to
+    them; those without a deadline come last, the oldest first.
     """
-    open_ones: list[tuple[float, float, dict[str, object]]] = []
+    open_ones: list[tuple[int, float, float, dict[str, object]]] = []
     ended: list[dict[str, object]] = []
     at_risk = late = 0
     for timeline in timelines:
@@ -30,18 +40,20 @@ def workflows(timelines: Timelines, scheduler: Scheduler, now: float) -> dict[st
         if run is None:
             continue
         done_at = done_at_of(run, scheduler.workflows, now)
-        slack_s = inf
+        slack_s, need = inf, _Need.NONE
         if run.deadline_at is not None:
             slack_s = run.deadline_at - (now if done_at is None else max(done_at, now))
-            late += now > run.deadline_at
-            at_risk += slack_s < 0 and now <= run.deadline_at
-        open_ones.append((slack_s, run.opened_at, _open(timeline, run, scheduler, done_at, now)))
-    open_ones.sort(key=lambda one: one[:2])
+            need = _Need.LATE if now > run.deadline_at else _Need.RISK if slack_s < 0 else need
+            late += need is _Need.LATE
+            at_risk += need is _Need.RISK
+        told = _open(timeline, run, scheduler, done_at, need, now)
+        open_ones.append((need, abs(slack_s), run.opened_at, told))
+    open_ones.sort(key=lambda one: one[:3])
     return {
         "known": len(open_ones),
         "at_risk": at_risk,
         "late": late,
-        "open": [told for _, _, told in open_ones[:MAX_OPEN]],
+        "open": [told for *_, told in open_ones[:MAX_OPEN]],
         "ended": ended,
     }
 
@@ -72,6 +84,7 @@ def _open(
     run: WorkflowRun,
     scheduler: Scheduler,
     done_at: float | None,
+    need: "_Need",
     now: float,
 ) -> dict[str, object]:
     deadline_at = run.deadline_at
@@ -81,8 +94,8 @@ def _open(
         "elapsed_ms": ms(now - run.opened_at),
         "deadline_ms": None if deadline_at is None else ms(deadline_at - run.opened_at),
         "done_ms": None if done_at is None else ms(done_at - run.opened_at),
-        "is_late": deadline_at is not None and now > deadline_at,
-        "is_at_risk": deadline_at is not None and done_at is not None and done_at > deadline_at,
+        "is_late": need is _Need.LATE,
+        "is_at_risk": need is _Need.RISK,
         "calls": run.total_calls,
         "spans": [
             _span(span, run.opened_at, scheduler.calls.get(span.request_id), now)

@@ -22,8 +22,8 @@ from gateway.telemetry.trends import SLOT_S, Slot, Trends
 from gateway.tuner.tuner import Tuner
 
 MAX_QUEUES = 50
-MAX_REQUESTS = 30
-MAX_CALIBRATED = 12
+MAX_REQUESTS = 20
+MAX_CALIBRATED = 6
 RATE_S = 60.0
 """Over so long, about, are rates and percentiles of now."""
 ATTAINMENT_S = 300.0

@@ -1,10 +1,9 @@
 """Requests: the latest ones, and why each went where it went. An observer; it holds no prompts."""
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import chain
 
 from gateway.core.commands import Command, Evict, Reject, Settle, Start
 from gateway.core.events import Arrived, Event, Failed
@@ -78,8 +77,9 @@ class Requests:
     def __init__(self, scheduler: Scheduler, max_ended: int = MAX_ENDED) -> None:
         self._scheduler = scheduler
         self._max_ended = max_ended
-        self._open: dict[str, Record] = {}
-        self._ended: OrderedDict[str, Record] = OrderedDict()
+        self._records: dict[str, Record] = {}
+        """In order of arrival."""
+        self._ended: deque[str] = deque()
         self._by_client: dict[str, str] = {}
         """The latest request of each client's id that is remembered."""
         self._next: tuple[str, str | None] = ("", None)
@@ -104,20 +104,23 @@ class Requests:
 
     def get(self, request_id: str) -> Record | None:
         """Return a request by the gateway's id or its client's; of repeated ids, the latest."""
-        for key in (request_id, self._by_client.get(request_id)):
-            if key is not None and (record := self._open.get(key) or self._ended.get(key)):
-                return record
-        return None
+        return self._records.get(request_id) or self._records.get(
+            self._by_client.get(request_id, "")
+        )
 
     def latest(self) -> Iterator[Record]:
-        """Yield every remembered request: open ones first, the newest first of either kind."""
-        return chain(reversed(self._open.values()), reversed(self._ended.values()))
+        """Yield every remembered request, the one that came last first."""
+        return reversed(self._records.values())
 
     def __len__(self) -> int:
-        return len(self._open) + len(self._ended)
+        return len(self._records)
+
+    def _open(self, request_id: str) -> Record | None:
+        record = self._records.get(request_id)
+        return None if record is None or record.settled is not None else record
 
     def _arrive(self, request: InferenceRequest, now: float) -> None:
-        if request.id in self._open:
+        if self._open(request.id) is not None:
             return  # it is turned away: the id's record is that of the call that has it
         ref = request.workflow
         expected, client_id = self._next
@@ -134,12 +137,12 @@ class Requests:
             predicted_tokens=request.output.mean_tokens,
             priority=request.priority,
         )
-        self._open[request.id] = record
+        self._records[request.id] = record
         if record.client_id is not None:
             self._by_client[record.client_id] = record.id
 
     def _start(self, start: Start, now: float) -> None:
-        record = self._open.get(start.request_id)
+        record = self._open(start.request_id)
         if record is None or len(record.attempts) >= MAX_ATTEMPTS:
             return
         call = self._scheduler.calls.get(start.request_id)
@@ -168,7 +171,7 @@ class Requests:
         }
 
     def _fail(self, event: Failed, now: float) -> None:
-        record = self._open.get(event.request_id)
+        record = self._open(event.request_id)
         if record is not None and record.attempts:
             attempt = record.attempts[-1]
             if attempt.failed_at is None:
@@ -176,18 +179,18 @@ class Requests:
                 attempt.failure = event.kind
 
     def _retry_after(self, request_id: str, retry_after_s: float) -> None:
-        record = self._open.get(request_id)
+        record = self._open(request_id)
         if record is not None:
             record.retry_after_s = retry_after_s
 
     def _settle(self, settle: Settle) -> None:
-        record = self._open.pop(settle.request_id, None)
+        record = self._open(settle.request_id)
         if record is None:
             return
         record.settled = settle
-        self._ended[record.id] = record
+        self._ended.append(record.id)
         if len(self._ended) > self._max_ended:
-            _, oldest = self._ended.popitem(last=False)
+            oldest = self._records.pop(self._ended.popleft())
             if oldest.client_id is not None and self._by_client.get(oldest.client_id) == oldest.id:
                 del self._by_client[oldest.client_id]
 

@@ -1,0 +1,1 @@
+"""The dashboard: what is served, and what a browser makes of it."""
