@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from gateway.core.cost import prefill_s, step_s
+from gateway.core.profiles import GpuProfile
 from gateway.core.types import BackendId, Decision, InferenceRequest
 
 if TYPE_CHECKING:
@@ -100,3 +102,31 @@ class Call:
     def id(self) -> str:
         """The request's id."""
         return self.request.id
+
+    def own_s(self, output_tokens: int) -> float:
+        """Return its time for that many tokens on the average backend, unloaded."""
+        return self.reference_prefill_s + max(output_tokens - 1, 0) * self.reference_step_s
+
+
+def call_for(
+    request: InferenceRequest, sequence: int, reference: GpuProfile | None, now: float
+) -> Call:
+    """Return the record of a request that has just come; `reference` is the average backend."""
+    call = Call(
+        request=request,
+        sequence=sequence,
+        arrived_at=now if request.first_seen_at is None else request.first_seen_at,
+        came_at=now,
+        prefix_tokens=sum(tokens for _, tokens in request.prefix) if request.prefix else 0,
+        output_tokens=max(round(request.output.mean_tokens), 1),
+        deadline_at=request.deadline_at,
+    )
+    if reference is not None:
+        fresh_tokens = max(request.prompt_tokens - call.prefix_tokens, 1)
+        context_tokens = request.prompt_tokens + call.output_tokens / 2
+        call.reference_prefill_s = prefill_s(reference, fresh_tokens)
+        call.reference_step_s = step_s(reference, 1, context_tokens)
+        call.reference_kv_tokens = reference.kv_tokens
+    call.reference_s = call.own_s(call.output_tokens)
+    call.remaining_s = call.total_s = call.reference_s
+    return call

@@ -233,3 +233,10 @@ class BackendLoad:
     def _lower_backlog(self, call: Call, by_s: float) -> None:
         call.backlog_s -= by_s
         self.backlog_s -= by_s
+
+
+def load_of(call: Call) -> BackendLoad:
+    """Return where a running call is."""
+    load = call.load
+    assert load is not None, f"running call {call.request.id} has no backend"
+    return load

@@ -20,10 +20,11 @@ from gateway.core.events import (
     ShutdownBegan,
     TimePassed,
 )
+from gateway.core.ledger import MAX_ENGINE_PRIORITY
 from gateway.core.lengths import LengthDistribution
 from gateway.core.outcomes import FailureKind, Outcome, RejectReason
 from gateway.core.policies import PolicySettings, policy_from_name
-from gateway.core.scheduler import MAX_ENGINE_PRIORITY, Scheduler
+from gateway.core.scheduler import Scheduler
 from gateway.core.types import Backend, BackendId, BackendState, RequestId, TenantId
 from tests.builders import a_backend, a_profile, a_request, a_workflow
 
