@@ -7,6 +7,7 @@ said, with nothing behind it.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 import httptools
 
@@ -234,8 +235,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one, but does not say so
 
     def data_received(self, data: bytes) -> None:
         """Parse what the engine says."""

@@ -15,6 +15,12 @@ pytestmark = pytest.mark.anyio
 ASK = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
 
 
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Both loops: their transports differ."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
 async def asked(connections: Connections, connection: Connection) -> None:
     """Ask once and give the connection back."""
     connection.send(ASK)

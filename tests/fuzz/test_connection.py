@@ -170,7 +170,7 @@ def test_good_answers_are_read_as_h11_reads_them(
     h11_heard, h11_goes_on = h11s(wire, ends=ends)
 
     assert heard == h11_heard
-    assert h11_goes_on or not goes_on
+    assert h11_goes_on or not goes_on or b"HTTP/1.0" in wire  # which h11 never goes on with
 
 
 ODD = st.sampled_from(
@@ -200,4 +200,4 @@ def test_spoilt_answers_are_read_as_h11_reads_them_or_refused(
     h11_heard, h11_goes_on = h11s(wire, ends=ends)
 
     assert isinstance(heard, str) or heard == h11_heard
-    assert h11_goes_on or not goes_on
+    assert h11_goes_on or not goes_on or b"HTTP/1.0" in wire  # which h11 never goes on with
