@@ -13,13 +13,13 @@ COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY gateway gateway
 COPY loadgen loadgen
 RUN pip wheel --no-cache-dir --disable-pip-version-check --wheel-dir /wheels \
-    --constraint requirements.lock .
+    --constraint requirements.lock '.[otel]'
 
 FROM python:3.11.14-slim-bookworm
 # All of /wheels is pinned by requirements.lock.
 # hadolint ignore=DL3013
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    pip install --no-cache-dir --disable-pip-version-check --no-index --find-links /wheels hexsage
+    pip install --no-cache-dir --disable-pip-version-check --no-index --find-links /wheels 'hexsage[otel]'
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin hexsage \
     && install --directory --owner hexsage --group hexsage /var/lib/hexsage
 USER 10001

@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "HexSage needs Python >= 3.11; set PYTHON=python3.11 (or newer)")'
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || { echo "HexSage needs a C++ compiler: hnswlib is built from source"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,examples]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,examples,otel]'
 	@touch $@
 
 demo: $(STAMP)  ## emulated fleet, gateway, sweep, report; FAST=1 for a minute's version

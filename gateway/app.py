@@ -52,6 +52,7 @@ from gateway.telemetry.prometheus import render
 from gateway.telemetry.requests import Requests
 from gateway.telemetry.timelines import Timelines
 from gateway.telemetry.trends import Trends
+from gateway.traces import Traces
 from gateway.tuning import live_tuner
 
 _T = TypeVar("_T")
@@ -138,8 +139,15 @@ class Gateway:
             health=settings.health,
             limits=settings.limits,
         )
+        kind_of = self.engines.kind_of
+        self.traces = Traces(settings.telemetry, self.scheduler, self._clock, kind_of)
+        self.observers += self.traces.observers
         self.driver = Driver(
-            self.scheduler, self.engines.clients.by_name, self._clock, self.observers
+            self.scheduler,
+            self.engines.clients.by_name,
+            self._clock,
+            self.observers,
+            self.traces.traceparent,
         )
         self._set_engines(settings)
         journal = settings.state_dir / JOURNAL if settings.state_dir else None
@@ -217,7 +225,9 @@ class Gateway:
         """Return what clients are served, and /admin; the same routes if they share a port."""
         settings = self._settings
         tenants = self.tenants
-        self.register = Register(self._predictor, self._clock, self._requests.expect)
+        self.register = Register(
+            self._predictor, self._clock, self._requests.expect, self.traces.introduce
+        )
         door = Door(
             LocalDesk(self.driver, self.register, self.alpha),
             self._clock,
@@ -320,6 +330,7 @@ class Gateway:
             self._predictor.close()
             if self._log is not None:
                 self._log.close()
+            await self.traces.close()
 
     def _chores(self) -> Iterator[Coroutine[None, None, None]]:
         yield self._lag.watch()

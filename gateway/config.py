@@ -413,6 +413,21 @@ class AdminEntry(_Strict):
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
 
 
+class TelemetryEntry(_Strict):
+    """Where traces go. Everything else about them is said by OpenTelemetry's OTEL_* variables."""
+
+    endpoint: str | None = None
+    """Base URL of a collector that takes OTLP over HTTP, such as http://127.0.0.1:4318; None: what
+    OTEL_EXPORTER_OTLP_ENDPOINT says, and nowhere if it says nothing."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_http(cls, url: str | None) -> str | None:
+        if url is not None and urlsplit(url).scheme not in ("http", "https"):
+            raise ValueError("must be http://host:port or https://host:port")
+        return url
+
+
 class Settings(BaseSettings):
     """Everything that can be set."""
 
@@ -450,6 +465,7 @@ class Settings(BaseSettings):
     """How often the files of configuration are looked at for changes; 0: never."""
     decision_log: Path | None = None
     """Append every decision to this file as JSON lines. It holds no prompts."""
+    telemetry: TelemetryEntry = TelemetryEntry()
     drain_grace_s: NotNegative = 0.0
     """After SIGTERM: how long it still takes new calls, not being ready. What balancers need to
     notice; without one, nothing."""

@@ -54,6 +54,11 @@ class Engines:
         seen = ((name, probe.vitals) for name, probe in self._probes.items())
         return {name: vitals.metrics for name, vitals in seen if vitals is not None}
 
+    def kind_of(self, name: BackendId) -> str | None:
+        """Return what kind of engine a backend is; None for one that is gone."""
+        entry = self.entries.get(name)
+        return None if entry is None else entry.kind
+
     def catalog(self, served: Collection[str]) -> dict[str, int | None]:
         """Return these models with the longest context that all of their backends take."""
         longest: dict[str, int | None] = dict.fromkeys(served)

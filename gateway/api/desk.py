@@ -121,7 +121,10 @@ class Register:
         predictor: LengthPredictor,
         clock: Clock,
         expect: Callable[[str, str], None] = lambda *_: None,
+        introduce: Callable[[RequestId, str, str], None] | None = None,
     ) -> None:
+        self.introduce = introduce
+        """Is told the id, the path and the `traceparent` of calls before they arrive."""
         self.clock = clock
         self.school = School(predictor, clock)
         self.first_tries = FirstTries()
@@ -228,6 +231,8 @@ class LocalDesk:
     ) -> None:
         """See Desk."""
         entry = self._register.enter(arrival, caller.account)
+        if self._register.introduce is not None:
+            self._register.introduce(arrival.id, call.path, call.header("traceparent"))
         answer: Answer | None = None
         try:
             if entry.lesson.ask():

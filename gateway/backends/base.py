@@ -12,7 +12,7 @@ engine stop working on the call.
 """
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -175,6 +175,18 @@ class Call:
     """The model's name at the engine and the client's alias for it, which answers must bear."""
     form: str = ""
     """What the whole answer will look like, where it may be put together from a stream's chunks."""
+
+    def header(self, name: str) -> str:
+        """Return what the client says in a header that goes upstream; empty: nothing."""
+        return dict(self.headers).get(name, "") if self.headers else ""
+
+    def below(self, traceparent: str) -> "Call":
+        """Return it as a part of this span, in place of the client's own."""
+        said = dict(self.headers)
+        trace_id = traceparent[:35]
+        if said.get("traceparent", "")[:35] != trace_id:
+            said.pop("tracestate", None)  # it was said of another trace
+        return replace(self, headers=tuple({**said, "traceparent": traceparent}.items()))
 
 
 class Answer(Protocol):

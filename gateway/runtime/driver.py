@@ -91,7 +91,10 @@ class Driver:
         clients: Mapping[BackendId, BackendClient],
         clock: Clock,
         observers: Sequence[Observer] = (),
+        traceparent: Callable[[RequestId], str | None] | None = None,
     ) -> None:
+        """`traceparent` says below which span the attempt under way stands; None: the client's."""
+        self._traceparent = traceparent
         self._scheduler = scheduler
         self._clients = clients
         self._clock = clock
@@ -184,6 +187,8 @@ class Driver:
 
     async def _attempt(self, run: "_Run", call: Call, start: Start) -> Answer:
         """Send the call; return when its answer has begun, or raise BackendError."""
+        if self._traceparent is not None and (header := self._traceparent(run.id)) is not None:
+            call = call.below(header)
         try:
             async with asyncio.timeout(None) as limit:
                 # What has been read of an upload cannot be sent to another backend.
