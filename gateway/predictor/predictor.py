@@ -15,6 +15,7 @@ from gateway.predictor.learner import Learner, Numbers
 from gateway.predictor.levels import Levels, Stage
 from gateway.predictor.owner import Owner, Reply
 from gateway.predictor.query import Ended, Level, Mass, Prediction, PromptQuery, Ticket
+from gateway.predictor.repeats import Repeats, key_of
 from gateway.predictor.similar import Similar
 from gateway.predictor.vectors import Vectors
 
@@ -66,6 +67,8 @@ class Snapshot:
     """Too many were waiting; the stage level answered."""
     narrow: int
     """The stage is so narrow that nobody was asked."""
+    repeated: int
+    """The prompt keeps coming: its last forecast was given again."""
     observed: int
     unlearned: int
     """Outcomes that came faster than the owner thread could take them in."""
@@ -88,13 +91,15 @@ class LengthPredictor:
     ) -> None:
         self._settings = settings or PredictorSettings()
         self._levels = Levels()
+        self._repeats = Repeats()
         self._seen: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._owner: Owner | None = None
         self._journal: Journal | None = None
         if self._settings.is_semantic:
             self._owner = self._make_owner(embedder or load_embedder(self._settings.embedder))
         self._counts = dict.fromkeys(
-            ("answered", "asked", "late", "refused", "narrow", "observed", "unlearned"), 0
+            ("answered", "asked", "late", "refused", "narrow", "repeated", "observed", "unlearned"),
+            0,
         )
         self._by_level = dict.fromkeys(Level, 0)
 
@@ -144,12 +149,14 @@ class LengthPredictor:
             answer = await reply
         finally:
             timer.cancel()
-        if answer is None:
-            return quick
-        ticket = quick.ticket
-        ticket.mass, ticket.level = answer
-        self._by_level[quick.level] -= 1
-        return self._finish(ticket, asks_more=False)
+        best = quick
+        if answer is not None:
+            ticket = quick.ticket
+            ticket.mass, ticket.level = answer
+            self._by_level[quick.level] -= 1
+            best = self._finish(ticket, asks_more=False)
+        self._repeats.remember(best)
+        return best
 
     def _give_up(self, reply: Reply) -> None:
         if not reply.done():
@@ -159,6 +166,12 @@ class LengthPredictor:
     def predict_quick(self, query: PromptQuery) -> Prediction:
         """Return what levels 0-3 say, at once; `asks_more` tells whether waiting could pay."""
         self._counts["answered"] += 1
+        key = 0 if self._owner is None else key_of(query)
+        echo = self._repeats.echo(key) if key else None
+        if echo is not None:
+            self._counts["repeated"] += 1
+            self._by_level[echo.level] += 1
+            return echo
         stage = self._stage_of(query)
         answer = self._levels.answer(query.model, stage, query.prompt_tokens)
         is_narrow = answer.stage is not None and _is_narrow(answer.stage)
@@ -172,8 +185,13 @@ class LengthPredictor:
             level=answer.level,
             text=text,
             mass=answer.mass,
+            prompt_key=key,
         )
-        return self._finish(ticket, asks_more=bool(text) and self._is_searchable(query.model))
+        asks_more = bool(text) and self._is_searchable(query.model)
+        prediction = self._finish(ticket, asks_more=asks_more)
+        if is_narrow:
+            self._repeats.remember(prediction)
+        return prediction
 
     def _finish(self, ticket: Ticket, *, asks_more: bool) -> Prediction:
         query, mass = ticket.query, ticket.mass
@@ -227,7 +245,9 @@ class LengthPredictor:
             if stage is not None:
                 stage.hints.learn(ticket.mass, query.hint_tokens, lengths[0])
         # One choice stands for all of them: their mean would look less scattered than they are.
-        if self._owner is not None and not self._owner.tell(ticket, lengths[0], ended):
+        if self._owner is None or ticket.is_echo:
+            return
+        if not self._owner.tell(ticket, lengths[0], ended):
             self._counts["unlearned"] += 1
 
     async def drained(self) -> None:
@@ -238,7 +258,7 @@ class LengthPredictor:
     def memory_bytes(self) -> int:
         """Return what the predictor holds, in bytes, as last counted."""
         held = 0 if self._owner is None else self._owner.published.nbytes
-        return held + self._levels.nbytes + 160 * len(self._seen)
+        return held + self._levels.nbytes + self._repeats.nbytes + 160 * len(self._seen)
 
     def snapshot(self) -> Snapshot:
         """Return the predictor in numbers, the owner thread's about a second old."""

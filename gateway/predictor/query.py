@@ -73,6 +73,10 @@ class Ticket:
     """What to embed; empty once it is embedded, or where it does not pay."""
     mass: Mass
     """The forecast for one choice, uncapped: what was answered, before the client's hint."""
+    prompt_key: int = 0
+    """See `gateway.predictor.repeats`; 0: it is not looked for."""
+    is_echo: bool = False
+    """It stands for many uses of one prompt: its outcomes are the stage's to learn from only."""
 
     vector: Vector | None = None
     similar_mass: Mass | None = None

@@ -42,6 +42,8 @@ SAME_PARENT = 0.5
 MAX_SAME = 32
 BLUR_FIRST, BLUR_WEIGHT, BLUR_RANGE = 0.2, 8.0, (0.05, 0.5)
 """Spread of log length between answers to the same prompt, until it has been seen."""
+REFIT_SHARE = 2
+"""The guess is fitted anew when one new sample has come for so many that it was fitted to."""
 FOREIGN_BELOW = guess.MIN_SAMPLES
 """Own samples up to which other models' neighbours count, scaled to this model's lengths."""
 FOREIGN_WEIGHT, FOREIGN_MODELS, FOREIGN_NEIGHBOURS = 0.15, 4, 32
@@ -177,7 +179,8 @@ class Similar:
         if known.is_fitting or history.added < known.fit_at:
             return None
         latest = history.latest(guess.MAX_SAMPLES)
-        known.fit_at = history.added + max(16, len(latest.rows) // 8)
+        # The work grows with the cube of the rows: at full size it must not be had too often.
+        known.fit_at = history.added + max(16, len(latest.rows) // REFIT_SHARE)
         if (~latest.is_cut).sum() < guess.MIN_SAMPLES * 3 // 4:
             return None
         known.is_fitting = True

@@ -1,0 +1,74 @@
+"""Repeats: prompts that keep coming word for word are answered from memory, and asked about rarely.
+
+What is known of such a prompt changes slowly: its stage and its repeats have been looked at many
+times. So of so many uses one is predicted and learned in full, as every other call is; the rest get
+the same forecast. Their lengths still count in the statistics of their stage.
+"""
+
+from collections import OrderedDict
+from dataclasses import replace
+
+from gateway.predictor.query import Prediction, PromptQuery
+
+FAMILIAR_AFTER = 8
+"""Uses that are predicted in full before any is answered from memory."""
+ONE_IN = 16
+MAX_PROMPTS = 2048
+PROMPT_BYTES = 3000
+"""About what one prompt takes: a distribution and its ticket, no text."""
+
+
+class _Prompt:
+    __slots__ = ("echo", "left", "uses")
+
+    def __init__(self) -> None:
+        self.uses = 0
+        self.left = 0
+        """How many more uses the echo serves."""
+        self.echo: Prediction | None = None
+
+
+class Repeats:
+    """The prompts that were used lately. Bounded; the least recently used go first."""
+
+    def __init__(self) -> None:
+        self._prompts: OrderedDict[int, _Prompt] = OrderedDict()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        return PROMPT_BYTES * len(self._prompts)
+
+    def echo(self, key: int) -> Prediction | None:
+        """Return the forecast of the same prompt a while ago; None: predict it in full."""
+        prompt = self._prompts.get(key)
+        if prompt is None:
+            self._prompts[key] = _Prompt()
+            if len(self._prompts) > MAX_PROMPTS:
+                self._prompts.popitem(last=False)
+            return None
+        self._prompts.move_to_end(key)
+        if prompt.left > 0:
+            prompt.left -= 1
+            return prompt.echo
+        return None
+
+    def remember(self, prediction: Prediction) -> None:
+        """Keep a full forecast for the next uses, once the prompt is familiar."""
+        prompt = self._prompts.get(prediction.ticket.prompt_key)
+        if prompt is None:
+            return
+        prompt.uses += 1
+        if prompt.uses >= FAMILIAR_AFTER:
+            ticket = replace(prediction.ticket, text="", is_echo=True)
+            prompt.echo = replace(prediction, asks_more=False, ticket=ticket)
+            prompt.left = ONE_IN - 1
+
+
+def key_of(query: PromptQuery) -> int:
+    """Return what no other prompt has but by a chance of 1 in 2^64, and 0 without a text."""
+    if not query.text:
+        return 0
+    return hash(
+        (query.text, query.model, query.stages, query.max_tokens, query.n, query.hint_tokens)
+    )

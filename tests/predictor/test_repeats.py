@@ -1,0 +1,74 @@
+"""Prompts that come word for word: when they are answered from memory, and how often not."""
+
+from gateway.predictor.predictor import LengthPredictor, PredictorSettings
+from gateway.predictor.query import Prediction, PromptQuery
+from gateway.predictor.repeats import FAMILIAR_AFTER, MAX_PROMPTS, ONE_IN, Repeats, key_of
+from tests.predictor.builders import a_query
+
+
+def a_prediction(key: int) -> Prediction:
+    prediction = LengthPredictor(PredictorSettings(is_semantic=False)).predict_quick(a_query())
+    prediction.ticket.prompt_key = key
+    return prediction
+
+
+def use(repeats: Repeats, key: int) -> bool:
+    """Predict once; return whether it was done in full."""
+    if repeats.echo(key) is not None:
+        return False
+    repeats.remember(a_prediction(key))
+    return True
+
+
+def test_a_familiar_prompt_is_predicted_in_full_one_time_in_so_many() -> None:
+    repeats = Repeats()
+
+    in_full = [use(repeats, 7) for _ in range(FAMILIAR_AFTER + 3 * ONE_IN)]
+
+    assert in_full[:FAMILIAR_AFTER] == [True] * FAMILIAR_AFTER
+    assert in_full[FAMILIAR_AFTER:] == ([False] * (ONE_IN - 1) + [True]) * 3
+
+
+def test_an_echo_is_the_latest_full_forecast() -> None:
+    repeats = Repeats()
+    for _ in range(FAMILIAR_AFTER):
+        use(repeats, 7)
+    latest = a_prediction(7)
+    repeats.remember(latest)
+
+    echo = repeats.echo(7)
+
+    assert echo is not None
+    assert echo.output is latest.output
+    assert echo.ticket.is_echo
+    assert not latest.ticket.is_echo
+
+
+def test_the_least_recently_used_prompt_goes_first() -> None:
+    repeats = Repeats()
+    for key in range(1, MAX_PROMPTS + 1):
+        for _ in range(FAMILIAR_AFTER):
+            use(repeats, key)
+    assert repeats.echo(1) is not None
+    repeats.echo(MAX_PROMPTS + 1)
+
+    assert repeats.echo(1) is not None
+    assert repeats.echo(2) is None
+
+
+def test_what_changes_the_forecast_changes_the_key() -> None:
+    def key(**said: object) -> int:
+        known: dict[str, object] = {"model": "m", "prompt_tokens": 9, "text": "a question"}
+        return key_of(PromptQuery(**{**known, **said}))  # type: ignore[arg-type]
+
+    assert key() == key(prompt_tokens=10)  # which is an estimate, and the same text
+    others = [
+        key(model="n"),
+        key(text="another"),
+        key(stages=("s",)),
+        key(max_tokens=5),
+        key(n=2),
+        key(hint_tokens=3),
+    ]
+    assert len({key(), *others}) == 7
+    assert key(text="") == 0
