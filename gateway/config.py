@@ -428,6 +428,16 @@ class TelemetryEntry(_Strict):
         return url
 
 
+class LogEntry(_Strict):
+    """What is said on standard error."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    access: bool = False
+    """A line for every request, at level info: method, path, status, duration, request id, tenant,
+    model, backend, tokens. Never a prompt, a query or a header."""
+
+
 class Settings(BaseSettings):
     """Everything that can be set."""
 
@@ -473,7 +483,7 @@ class Settings(BaseSettings):
     """How long a stopping gateway waits for what runs."""
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log: LogEntry = LogEntry()
 
     @property
     def is_loopback(self) -> bool:

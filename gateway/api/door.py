@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from starlette.types import Receive, Scope, Send
 
 from gateway.api import errors
+from gateway.api.access import NOTE, Note
 from gateway.api.asgi import BodyGone, RequestIds, kept_request_id, send_error, send_whole
 from gateway.api.calls import Asked, missing_model
 from gateway.api.desk import Desk, Turn, arrival_of
@@ -113,7 +114,7 @@ class Door:
             # The server stops and has waited long enough for this request to end by itself.
             await exchange.fail(errors.refusal(Refused(RejectReason.SHUTTING_DOWN)))
         except Exception:
-            log.exception("request %s", exchange.own_id)
+            log.exception("request failed", extra={"request_id": exchange.own_id})
             await exchange.fail(errors.INTERNAL)
 
 
@@ -160,11 +161,16 @@ class Exchange:
             body=raw,
             queue_timeout_s=door.queue_timeouts.get(asked.public_model),
         )
+        note: Note | None = self._scope.get(NOTE)
+        if note is not None:
+            note.tenant, note.model = tenant, asked.public_model
         try:
             watched = upload.receive if upload else self._receive
             async with client_present(watched, door.patience_s) as client:
 
                 async def relay(turn: Turn) -> None:
+                    if note is not None:
+                        note.backend, note.answer = turn.backend_id, turn.answer
                     await self._keep(turn, tenant, asked)
                     await self._relay(turn, client, now)
 

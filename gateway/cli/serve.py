@@ -17,10 +17,13 @@ from typing import Literal
 import uvicorn
 from starlette.types import ASGIApp
 
+from gateway.api.access import AccessLog
 from gateway.api.fleet import BadSettings
 from gateway.api.guard import ConnectionLimits, guarded
 from gateway.app import Gateway
 from gateway.config import ConfigError, Settings, load_settings
+from gateway.runtime.clock import MonotonicClock
+from gateway.telemetry.logs import set_up
 
 DEFAULT_FILE = Path("backends.yaml")
 RESERVED_FILES = 128
@@ -57,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         for name in ("host", "port", "decision_log", "log_level")
         if (value := getattr(arguments, name)) is not None
     }
+    if (level := overrides.pop("log_level", None)) is not None:
+        overrides["log"] = {"level": level}
     if arguments.policy is not None:
         overrides["policy"] = {"name": arguments.policy}
 
@@ -68,10 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         settings = load()
-        logging.basicConfig(
-            level=settings.log_level.upper(),
-            format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        )
+        set_up(settings.log.format, settings.log.level)
         gateway = Gateway(settings, load=load, config_path=path)
         server = Server(gateway, settings, max_connections=_connections(settings))
     except ConfigError as error:
@@ -191,7 +193,7 @@ def _config(
     limits = settings.limits
     tls = settings.tls
     config = uvicorn.Config(
-        app,
+        AccessLog(app, MonotonicClock()) if settings.log.access else app,
         host=host,
         port=port,
         loop="uvloop",
@@ -208,7 +210,8 @@ def _config(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        log_level=settings.log_level,
+        log_config=None,
+        log_level=settings.log.level,
         timeout_keep_alive=ceil(limits.keep_alive_s),
         timeout_graceful_shutdown=int(settings.drain_timeout_s),
         ssl_certfile=tls.cert_file if tls else None,

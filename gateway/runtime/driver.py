@@ -171,12 +171,12 @@ class Driver:
                 answer = await self._attempt(run, call, start)
             except BackendError as error:
                 log.info(
-                    "%s attempt %d on %s: %s (%s)",
-                    run.id,
+                    "attempt %d on %s: %s (%s)",
                     start.attempt,
                     start.backend_id,
                     error.kind,
                     str(error),  # a record that is kept must not keep the whole call
+                    extra={"request_id": run.id},
                 )
                 run.turn = asyncio.get_running_loop().create_future()
                 run.output_tokens = 0

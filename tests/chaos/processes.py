@@ -193,7 +193,7 @@ async def a_fleet(folder: Path, plan: Plan) -> AsyncIterator[Fleet]:
         "port": plan.port,
         "backends": backends,
         "tuner": {"enabled": False},
-        "log_level": "warning",
+        "log": {"level": "warning"},
         **plan.settings,
     }
     if keys:
