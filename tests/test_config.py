@@ -7,6 +7,7 @@ import pytest
 from gateway.config import ConfigError, Settings, load_settings
 from gateway.config_file import YamlFile
 from gateway.core.admission import Unreachable
+from gateway.core.profiles import built_in
 from gateway.core.types import BackendId
 
 LEAST = "backends:\n  - {name: a, url: 'http://127.0.0.1:8001'}\n"
@@ -73,7 +74,7 @@ workflows:
     stages:
       - {name: link}
       - {name: generate, depends_on: [link], fan_out: 2, max_repeats: 3}
-queue: {max_requests: 7, timeout_s: 12, on_unreachable_deadline: reject}
+queue: {max_requests: 7, timeout_s: 12, max_predicted_s: 90, on_unreachable_deadline: reject}
 timeouts: {connect_s: 1, first_token_s: 2, inter_token_s: 3, total_s: 4}
 health: {interval_s: 1, timeout_s: 0.5, failures: 7, ramp_s: 0}
 limits: {max_body_bytes: 1000, max_header_bytes: 2000, max_json_depth: 5}
@@ -98,6 +99,7 @@ drain_grace_s: 2
     assert settings.workflow_specs["text2sql"].deadline_s == 60
     limits = settings.queue.to_core()
     assert (limits.max_requests, limits.timeout_s) == (7, 12)
+    assert (limits.max_predicted_s, limits.max_model_share) == (90, 1)
     assert limits.on_unreachable_deadline is Unreachable.REJECT
     rules = settings.health.to_core()
     assert (rules.failures, rules.ramp_s) == (7, 0)
@@ -233,3 +235,28 @@ def test_an_admin_key_shows_in_no_printout(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_repositorys_own_file_is_sound() -> None:
     assert load_settings(Path(__file__).parent.parent / "backends.yaml").backends
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ("gpu: H200", "the model's size must be given (model_size_b)"),
+        ("gpu: L4, model_size_b: 70", "do not fit 1 x L4"),
+        ("gpu: L4, gpus: 2", "gpus and weight_bits need model_size_b"),
+        ("gpu: L4, weight_bits: 4", "gpus and weight_bits need model_size_b"),
+    ],
+)
+def test_a_gpu_that_cannot_hold_the_model_is_a_mistake(
+    tmp_path: Path, keys: str, told: str
+) -> None:
+    (mistake,) = mistakes(tmp_path, f"backends:\n  - {{name: a, url: 'http://a', {keys}}}\n")
+
+    assert mistake.startswith("file:2: backends[0]: ")
+    assert told in mistake
+
+
+def test_a_profile_is_computed_for_the_model_and_the_gpus_it_is_split_over(tmp_path: Path) -> None:
+    keys = "gpu: H100, model_size_b: 70, weight_bits: 8, gpus: 4"
+    path = written(tmp_path, f"backends:\n  - {{name: a, url: 'http://a', {keys}}}\n")
+
+    assert load_settings(path).backends[0].gpu_profile == built_in("H100", 70, 8, 4)

@@ -7,6 +7,7 @@ from enum import StrEnum
 from math import inf
 
 from gateway.core.outcomes import RejectReason
+from gateway.core.types import InferenceRequest
 
 
 class Unreachable(StrEnum):
@@ -20,15 +21,19 @@ class Unreachable(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLimits:
-    """How much may wait (held or queued), and for how long."""
+    """How much may wait (held or queued), and for how long; 0: what cannot start is refused."""
 
     max_requests: int = 1000
     max_bytes: int = 256 * 1024 * 1024
     """Request bodies waiting in memory."""
     max_predicted_s: float = inf
     """Predicted seconds of work waiting, an average backend's."""
+    max_model_share: float = 1.0
+    """Share of each of these that one model's calls may fill."""
+    max_backend_share: float = 1.0
+    """Share of `max_requests` that may wait for one backend, where a policy binds at arrival."""
     max_tenant_share: float = 1.0
-    """Share of each of these that one tenant may fill."""
+    """Share of each of the three that one tenant may fill."""
     tenant_shares: Mapping[str, float] = field(default_factory=dict)
     """Of tenants for whom it is another share."""
     timeout_s: float = 120.0
@@ -39,12 +44,18 @@ class QueueLimits:
     def __post_init__(self) -> None:
         if self.max_requests < 0 or self.max_bytes < 0 or self.timeout_s <= 0:
             raise ValueError("queue limits must be >= 0 and the timeout > 0")
-        if not 0 < self.max_tenant_share <= 1:
-            raise ValueError(f"max_tenant_share must lie in (0, 1], not {self.max_tenant_share}")
+        for name in ("max_model_share", "max_backend_share", "max_tenant_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie in (0, 1], not {getattr(self, name)}")
 
     def share(self, tenant: str) -> float:
         """Return the share of the queue that a tenant may fill."""
         return self.tenant_shares.get(tenant, self.max_tenant_share)
+
+    @property
+    def max_backend_requests(self) -> float:
+        """Calls that may wait for one backend."""
+        return self.max_requests * self.max_backend_share
 
 
 UNBOUNDED = QueueLimits(max_requests=1 << 62, max_bytes=1 << 62, timeout_s=inf)
@@ -83,40 +94,50 @@ class Waiting:
 
 
 class Admission:
-    """Counts what waits, in all and by tenant, and predicts when room comes back."""
+    """Counts what waits, in all, by model and by tenant, and predicts when room comes back."""
 
     def __init__(self, limits: QueueLimits) -> None:
         self.limits = limits
         self.total = Waiting()
+        self._models: dict[str, Waiting] = {}
         self._tenants: dict[str, Waiting] = {}
         self._starts: deque[float] = deque(maxlen=64)
         """When the last calls left a queue that others stayed in: the measured drain rate."""
 
-    def refusal(self, tenant: str, body_bytes: int) -> RejectReason | None:
+    def refusal(self, request: InferenceRequest) -> RejectReason | None:
         """Return why one more call may not wait; None if it may."""
-        if self.total.exceeds(self.limits, 1.0, body_bytes):
+        limits, body_bytes = self.limits, request.body_bytes
+        if self.total.exceeds(limits, 1.0, body_bytes):
             return RejectReason.QUEUE_FULL
-        share = self.limits.share(tenant)
-        own = self._tenants.get(tenant)
-        if share < 1.0 and own and own.exceeds(self.limits, share, body_bytes):
+        share = limits.max_model_share
+        if share < 1.0 and self._part(self._models, request.model).exceeds(
+            limits, share, body_bytes
+        ):
+            return RejectReason.QUEUE_FULL
+        share = limits.share(request.tenant)
+        if share < 1.0 and self._part(self._tenants, request.tenant).exceeds(
+            limits, share, body_bytes
+        ):
             return RejectReason.TENANT_QUEUE_FULL
         return None
 
-    def entered(self, tenant: str, body_bytes: int, predicted_s: float) -> None:
+    def entered(self, request: InferenceRequest, predicted_s: float) -> None:
         """A call waits from now on."""
-        self.total.add(body_bytes, predicted_s)
-        own = self._tenants.get(tenant)
-        if own is None:
-            own = self._tenants[tenant] = Waiting()
-        own.add(body_bytes, predicted_s)
+        self.total.add(request.body_bytes, predicted_s)
+        for parts, key in ((self._models, request.model), (self._tenants, request.tenant)):
+            part = parts.get(key)
+            if part is None:
+                part = parts[key] = Waiting()
+            part.add(request.body_bytes, predicted_s)
 
-    def left(self, tenant: str, body_bytes: int, predicted_s: float) -> None:
+    def left(self, request: InferenceRequest, predicted_s: float) -> None:
         """A call that waited does so no longer."""
-        self.total.remove(body_bytes, predicted_s)
-        own = self._tenants[tenant]
-        own.remove(body_bytes, predicted_s)
-        if not own.requests:
-            del self._tenants[tenant]
+        self.total.remove(request.body_bytes, predicted_s)
+        for parts, key in ((self._models, request.model), (self._tenants, request.tenant)):
+            part = parts[key]
+            part.remove(request.body_bytes, predicted_s)
+            if not part.requests:
+                del parts[key]
 
     def started(self, now: float) -> None:
         """A waiting call was sent to a backend."""
@@ -124,10 +145,6 @@ class Admission:
             self._starts.append(now)
         else:
             self._starts.clear()
-
-    def tenant(self, tenant: str) -> Waiting:
-        """Return what waits of one tenant."""
-        return self._tenants.get(tenant, Waiting())
 
     @property
     def tenants(self) -> dict[str, Waiting]:
@@ -144,3 +161,7 @@ class Admission:
             span_s = max(now - self._starts[0], 1e-3)
             return ahead * span_s / len(self._starts)
         return parallel_s
+
+    @staticmethod
+    def _part(parts: Mapping[str, Waiting], key: str) -> Waiting:
+        return parts.get(key) or Waiting()

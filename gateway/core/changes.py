@@ -74,6 +74,7 @@ class Changes:
 
     def _limit(self, limits: QueueLimits, now: float, out: list[Command]) -> None:
         self._ledger.admission.limits = limits
+        self._placement.max_bound = limits.max_backend_requests
         self.look_at_the_clock(now, out)
         # Who has waited least loses least.
         for call in self._ledger.waits.latest_first():

@@ -73,15 +73,20 @@ class Ledger:
         self.arrivals += 1
         return call_for(request, self.arrivals, self.fleet.reference(request.model), now)
 
+    def take_in(self, call: Call, now: float) -> None:
+        """A new call is to be settled one day; for now it waits."""
+        self.calls[call.request.id] = call
+        self.wait(call, now)
+        if call.run is not None:
+            self.workflows.join(call.run, call, now)
+
     def wait(self, call: Call, now: float) -> None:
         """The call is held, queued or paused from now on."""
-        request = call.request
-        self.admission.entered(request.tenant, request.body_bytes, call.reference_s)
+        self.admission.entered(call.request, call.reference_s)
         self.waits.add(call, now)
 
     def _unwait(self, call: Call) -> None:
-        request = call.request
-        self.admission.left(request.tenant, request.body_bytes, call.reference_s)
+        self.admission.left(call.request, call.reference_s)
 
     def make_ready(self, call: Call, now: float, out: list[Command]) -> None:
         """Nothing but room is missing any more: queue the call, start what can start."""
@@ -95,7 +100,7 @@ class Ledger:
         unreachable = self.admission.limits.on_unreachable_deadline
         if unreachable is not _QUEUE and self._is_out_of_reach(call, now):
             if unreachable is Unreachable.REJECT:
-                self._turn_away(call, was_held, now, out)
+                self.turn_away(call, RejectReason.DEADLINE_UNREACHABLE, was_held, now, out)
                 return
             call.is_hopeless = True
         self.send(self.placement.add([call], now), now, out)
@@ -160,9 +165,10 @@ class Ledger:
         out.append(Reject(call.request.id, reason, retry_after_s))
         out.append(settlement(call, Outcome.REJECTED, reason, None, now))
 
-    def _turn_away(self, call: Call, was_held: bool, now: float, out: list[Command]) -> None:
+    def turn_away(
+        self, call: Call, reason: RejectReason, was_held: bool, now: float, out: list[Command]
+    ) -> None:
         """Refuse a call that was taken in, perhaps held, but is in no queue yet."""
-        reason = RejectReason.DEADLINE_UNREACHABLE
         self._unwait(call)
         call.state = _ENDED
         self._forget(call, now, answered=False)

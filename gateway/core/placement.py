@@ -31,6 +31,8 @@ class Placement:
 
     def __init__(self, fleet: Fleet, policy: Policy, shares: FairShares) -> None:
         self.policy = policy
+        self.max_bound: float = inf
+        """Calls that may wait for one backend, where the policy binds at arrival."""
         self.queues: dict[Pool, ReadyQueue] = {}
         """Calls that no backend is chosen for yet."""
         self._fleet = fleet
@@ -46,12 +48,28 @@ class Placement:
         for call in calls:
             pool = self._fleet.pool(call.request)
             if self.policy.binds is _ARRIVAL and (loads := untried(call, pool.open())):
+                loads = tuple(load for load in loads if len(load.bound) < self.max_bound) or loads
                 places[self._bind(call, pool, loads, now)] = None
             else:
                 self._queue(call, pool)
                 if call in self.queues[pool].first(self.policy.skip + 1):
                     places[pool] = None  # behind that, nothing has changed for anybody
         return self._fill(places, now)
+
+    def is_full(self, pool: Pool) -> bool:
+        """Return whether as many calls as may wait for a backend do so at each of the pool."""
+        return self.policy.binds is _ARRIVAL and all(
+            len(load.bound) >= self.max_bound for load in pool.open()
+        )
+
+    def may_start(self, call: Call) -> bool:
+        """Return whether some backend has room for the call now, if it is its turn."""
+        loads = self._fleet.open_for(call)
+        rooms = self._rooms(loads)
+        return any(
+            load.needed_tokens(call) <= room and not load.bound
+            for load, room in zip(loads, rooms, strict=True)
+        )
 
     def room_changed(self, load: BackendLoad, now: float) -> list[Call]:
         """A backend has room, or news that changes its score; return the calls that start now."""

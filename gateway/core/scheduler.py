@@ -67,6 +67,7 @@ class Scheduler:
         shares = shares or FairShares()
         self.fleet = Fleet(backends, shares)
         self.placement = Placement(self.fleet, policy, shares)
+        self.placement.max_bound = limits.max_backend_requests
         self.admission = Admission(limits)
         self.health = Health(self.fleet, health or HealthRules())
         self.retries = Retries(retries or RetryRules())
@@ -160,21 +161,26 @@ class Scheduler:
         call = self._ledger.call_for(request, now)
         ref = request.workflow
         reason = self._refusal(call)
+        full = self._full(call) if reason is None else None
+        if full is not None and not self.placement.may_start(call):
+            reason = full
+        is_held = False
         if reason is None and ref is not None:
             call.run = self.workflows.open(ref, call.arrived_at)
-            if call.run.strict and self.workflows.blocks(call.run, ref.stage):
-                reason = RejectReason.STAGE_NOT_READY
+            is_held = self.workflows.blocks(call.run, ref.stage)
+            if is_held:
+                reason = RejectReason.STAGE_NOT_READY if call.run.strict else full
         if reason is not None:
             self._ledger.reject(call, reason, now, out)
             return
-        self.calls[request.id] = call
-        self._ledger.wait(call, now)
-        if call.run is not None and ref is not None:
-            self.workflows.join(call.run, call, now)
-            if self.workflows.blocks(call.run, ref.stage):
-                call.state = CallState.HELD
-                return
+        self._ledger.take_in(call, now)
+        if is_held:
+            call.state = CallState.HELD
+            return
         self._ledger.make_ready(call, now, out)
+        if full is not None and call.state is CallState.QUEUED:
+            self.placement.remove(call)  # there is room, but others come first
+            self._ledger.turn_away(call, full, False, now, out)
 
     def _refusal(self, call: Call) -> RejectReason | None:
         request = call.request
@@ -191,7 +197,13 @@ class Scheduler:
             return RejectReason.TOO_LARGE
         if not pool.open():
             return RejectReason.NO_HEALTHY_BACKEND
-        return self.admission.refusal(request.tenant, request.body_bytes)
+        return None
+
+    def _full(self, call: Call) -> RejectReason | None:
+        """Return why the call may not wait, if it may not: it starts at once or not at all."""
+        if self.placement.is_full(self.fleet.pool(call.request)):
+            return RejectReason.QUEUE_FULL
+        return self.admission.refusal(call.request)
 
     # Running
 

@@ -1,11 +1,20 @@
 """Admission: what may wait, and when there will be room."""
 
+from dataclasses import replace
 from math import inf
 
 import pytest
 
 from gateway.core.admission import UNBOUNDED, Admission, QueueLimits
 from gateway.core.outcomes import RejectReason
+from gateway.core.types import InferenceRequest, TenantId
+from tests.builders import a_request
+
+
+def a_body(tenant: str, body_bytes: int, model: str = "m") -> InferenceRequest:
+    """A request of a tenant."""
+    return replace(a_request(tenant=TenantId(tenant), model=model), body_bytes=body_bytes)
+
 
 FULL, TENANT_FULL = RejectReason.QUEUE_FULL, RejectReason.TENANT_QUEUE_FULL
 
@@ -26,10 +35,10 @@ def test_what_waits_is_bounded(
     limits: QueueLimits, body_bytes: int, reason: RejectReason | None
 ) -> None:
     admission = Admission(limits)
-    admission.entered("a", 150, 4.0)
-    admission.entered("b", 50, 6.0)
+    admission.entered(a_body("a", 150), 4.0)
+    admission.entered(a_body("b", 50), 6.0)
 
-    assert admission.refusal("c", body_bytes) is reason
+    assert admission.refusal(a_body("c", body_bytes)) is reason
 
 
 @pytest.mark.parametrize(
@@ -49,23 +58,44 @@ def test_one_tenant_may_have_its_share(
 ) -> None:
     admission = Admission(limits)
     for _ in range(2):
-        admission.entered("a", 100, 3.0)
-    admission.entered("b", 100, 3.0)
+        admission.entered(a_body("a", 100), 3.0)
+    admission.entered(a_body("b", 100), 3.0)
 
-    assert admission.refusal(tenant, 1) is reason
+    assert admission.refusal(a_body(tenant, 1)) is reason
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        QueueLimits(max_requests=8, max_model_share=0.25),
+        QueueLimits(max_bytes=800, max_model_share=0.25),
+        QueueLimits(max_predicted_s=20, max_model_share=0.25),
+    ],
+)
+def test_calls_of_one_model_leave_room_for_those_of_others(limits: QueueLimits) -> None:
+    admission = Admission(limits)
+    for tenant in ("a", "b"):
+        admission.entered(a_body(tenant, 100, "busy"), 3.0)
+
+    assert admission.refusal(a_body("c", 1, "busy")) is FULL
+    assert admission.refusal(a_body("c", 1, "quiet")) is None
+
+    admission.left(a_body("a", 100, "busy"), 3.0)
+
+    assert admission.refusal(a_body("c", 1, "busy")) is None
 
 
 def test_what_leaves_makes_room_to_the_last_bit() -> None:
     admission = Admission(QueueLimits())
     for seconds in (0.1, 0.2, 0.3):
-        admission.entered("a", 10, seconds)
+        admission.entered(a_body("a", 10), seconds)
     for seconds in (0.3, 0.1, 0.2):
-        admission.left("a", 10, seconds)
+        admission.left(a_body("a", 10), seconds)
 
     total = admission.total
     assert (total.requests, total.body_bytes, total.predicted_s) == (0, 0, 0.0)
     assert admission.tenants == {}
-    assert admission.tenant("a").requests == 0
+    assert admission.refusal(a_body("a", 0)) is None
 
 
 def test_before_anything_was_measured_the_prediction_says_when_there_is_room() -> None:
@@ -74,7 +104,7 @@ def test_before_anything_was_measured_the_prediction_says_when_there_is_room() -
 
 def test_the_measured_drain_rate_says_when_there_is_room() -> None:
     admission = Admission(QueueLimits())
-    admission.entered("a", 0, 1.0)
+    admission.entered(a_body("a", 0), 1.0)
     for second in range(20):
         admission.started(float(second))
 
@@ -87,7 +117,7 @@ def test_an_idle_hour_is_no_sign_of_a_slow_queue() -> None:
     for second in range(20):
         admission.started(float(second))  # nothing is left waiting
     for _ in range(100):
-        admission.entered("a", 0, 1.0)
+        admission.entered(a_body("a", 0), 1.0)
     for second in range(20):
         admission.started(3600.0 + second / 10)
 
@@ -102,6 +132,8 @@ def test_an_idle_hour_is_no_sign_of_a_slow_queue() -> None:
         {"timeout_s": 0.0},
         {"max_tenant_share": 0.0},
         {"max_tenant_share": 1.1},
+        {"max_model_share": 0.0},
+        {"max_backend_share": 2.0},
     ],
 )
 def test_limits_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:

@@ -338,7 +338,8 @@ def test_an_id_that_ended_can_be_opened_anew() -> None:
 
 
 def test_a_call_that_is_refused_opens_no_workflow() -> None:
-    scheduler = a_scheduler(limits=QueueLimits(max_requests=0))
+    scheduler = a_scheduler(max_in_flight=1, limits=QueueLimits(max_requests=0))
+    scheduler.handle(Arrived(a_request("busy")), now=0.0)
 
     scheduler.handle(Arrived(call("a")), now=0.0)
 
