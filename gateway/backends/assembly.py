@@ -11,6 +11,7 @@ Json = dict[str, object]
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETION_PATH = "/v1/completions"
+WITH_LOGPROBS = " logprobs"
 _COMMON = (
     "model max_tokens temperature top_p top_k min_p seed stop stop_token_ids n presence_penalty "
     "frequency_penalty repetition_penalty length_penalty logit_bias logprobs user metadata "
@@ -20,36 +21,35 @@ _COMMON = (
     "safety_identifier prompt_cache_key"
 )
 _OF_CHAT = (
-    "messages max_completion_tokens top_logprobs tools tool_choice parallel_tool_calls "
-    "reasoning_effort chat_template_kwargs add_generation_prompt verbosity"
+    "messages max_completion_tokens top_logprobs reasoning_effort "
+    "chat_template_kwargs add_generation_prompt verbosity"
 )
 _FIELDS: Mapping[str, frozenset[str]] = {
     CHAT_PATH: frozenset(f"{_COMMON} {_OF_CHAT}".split()),
     COMPLETION_PATH: frozenset(f"{_COMMON} prompt".split()),
 }
-"""Fields of which it is known that they change the chunks and the whole answer alike."""
+"""Fields of which it is known that they change the chunks and the whole answer alike.
+
+Tools are not among them: of a call that is cut off vLLM 0.32 makes a call in chunks, a text whole.
+"""
 _OF_ENGINE = frozenset({"object", "role", "type", "system_fingerprint", "service_tier"})
 """What an engine says alike in each of its answers."""
 _NOTHING: tuple[object, ...] = (None, "", [], {})
-_BEFORE_TOOL_CALLS = ("role", "content", "refusal", "annotations", "audio", "function_call")
-"""What stands before the tool calls of a message whose mould has none."""
 
 
 def form_of(path: str, body: Mapping[str, object]) -> str:
     """Return a name for the form that the whole answer to a body will have.
 
     It is "" where chunks may not hold all that the answer would. What is not known may be asked for
-    only with null or false: echoes, beams, prompts' logprobs, sound are left to the engine.
+    only with null, false or []: echoes, beams, tools, prompts' logprobs, sound are the engine's.
     """
     known = _FIELDS.get(path)
     if known is None:
         return ""
     for name, value in body.items():
-        if name not in known and value is not None and value is not False:
+        if name not in known and value is not None and value is not False and value != []:
             return ""
-    choice = body.get("tool_choice", "auto") if body.get("tools") else "none"
-    tools = choice if choice in ("none", "auto", "required") else "named"
-    return f"{path} {'logprobs ' if body.get('logprobs') else ''}{tools}"
+    return path if body.get("logprobs") in (None, False) else path + WITH_LOGPROBS
 
 
 class Mould:
@@ -63,35 +63,7 @@ class Mould:
         self.answer = _form(answer)
         self.choice = _form(first)
         self.usage = _form(answer.get("usage"))
-        self.message: Json | None = None
-        self.tool_message: Json | None = None
-        self.tool_call: Json = {"id": None, "type": None, "function": None}
-        self._take_message(first.get("message"))
-
-    def combined(self, older: "Mould | None") -> "Mould":
-        """Return it with what only an older one knows: an answer has one kind of message."""
-        if older is not None:
-            self.message = self.message or older.message
-            if self.tool_message is None:
-                self.tool_message, self.tool_call = older.tool_message, older.tool_call
-        return self
-
-    def message_with(self, *, tools: bool) -> Json:
-        """Return the form of a message."""
-        if tools:
-            return self.tool_message or _with_tool_calls(self.message or {})
-        if self.message is None:
-            return {**_without_tool_calls(self.tool_message or {}), "content": ""}
-        return self.message
-
-    def _take_message(self, message: object) -> None:
-        if not isinstance(message, dict):
-            return
-        call = next(iter(_dicts(message.get("tool_calls"))), None)
-        if call is None:
-            self.message = _form(message)
-        else:
-            self.tool_message, self.tool_call = _form(message), _form(call)
+        self.message = _form(first.get("message"))
 
 
 class Assembly:
@@ -115,7 +87,7 @@ class Assembly:
             self._choices.setdefault(number, _Choice()).add(choice)
 
     def whole(self, mould: Mould) -> Json:
-        """Return the answer; ValueError if choices are missing or have not ended."""
+        """Return the answer; ValueError if it cannot be known from the chunks."""
         choices = [choice for _, choice in sorted(self._choices.items())]
         if sorted(self._choices) != list(range(len(choices))) or not choices:
             raise ValueError("choices are missing")
@@ -140,7 +112,6 @@ class _Choice:
         self._message: Json = {}
         self._texts: dict[str, list[str]] = {}
         self._logprobs: Json | None = None
-        self._calls: dict[int, _ToolCall] = {}
 
     @property
     def has_ended(self) -> bool:
@@ -169,49 +140,21 @@ class _Choice:
             said["logprobs"] = self._logprobs
         if "message" not in mould.choice:
             return _filled(mould.choice, {**said, "text": texts.get("text", "")})
-        calls = [call.whole(mould.tool_call) for _, call in sorted(self._calls.items())]
-        form = mould.message_with(tools=bool(calls))
         message: Json = {**self._message, **{name: text for name, text in texts.items() if text}}
-        if calls:
-            message["tool_calls"] = calls
-        if "content" not in message and form.get("content") is ...:
+        if "content" not in message and mould.message.get("content") is ...:
             # The mould had a text. Without one it is null beside other things, else empty.
-            message["content"] = None if calls or any(texts.values()) else ""
-        said["message"] = _filled(form, message)
+            message["content"] = None if any(texts.values()) else ""
+        if not all(isinstance(member, str) for member in message.values() if member is not None):
+            raise ValueError("a delta holds what is no text")
+        said["message"] = _filled(mould.message, message)
         return _filled(mould.choice, said)
 
     def _add_delta(self, delta: Json) -> None:
         for name, value in delta.items():
-            if name == "tool_calls":
-                for place, call in enumerate(_dicts(value)):
-                    index = call.get("index")
-                    number = index if isinstance(index, int) else place
-                    self._calls.setdefault(number, _ToolCall()).add(call)
-            elif name != "role" and isinstance(value, str):
+            if name != "role" and isinstance(value, str):
                 self._texts.setdefault(name, []).append(value)
-            elif value is not None:
+            elif value not in _NOTHING:
                 self._message[name] = value
-
-
-class _ToolCall:
-    """A call of a tool: named once, its arguments in pieces."""
-
-    def __init__(self) -> None:
-        self._said: Json = {}
-        self._function: Json = {}
-        self._arguments: list[str] = []
-
-    def add(self, piece: Json) -> None:
-        function = piece.get("function")
-        if isinstance(function, dict):
-            arguments = function.get("arguments")
-            self._arguments += [arguments] if isinstance(arguments, str) else []
-            self._function |= {k: v for k, v in function.items() if v is not None}
-        self._said |= {k: v for k, v in piece.items() if v is not None and k != "index"}
-
-    def whole(self, form: Json) -> Json:
-        function = {**self._function, "arguments": "".join(self._arguments)}
-        return _filled(form, {**self._said, "function": function})
 
 
 def _form(value: object) -> Json:
@@ -230,16 +173,6 @@ def _filled(form: Json, said: Json) -> Json:
         name: said.get(name, None if member is ... else member) for name, member in form.items()
     }
     return whole | {name: member for name, member in said.items() if name not in form}
-
-
-def _with_tool_calls(message: Json) -> Json:
-    before = {name: member for name, member in message.items() if name in _BEFORE_TOOL_CALLS}
-    after = {name: member for name, member in message.items() if name not in before}
-    return {**before, "content": None, "tool_calls": None, **after}
-
-
-def _without_tool_calls(message: Json) -> Json:
-    return {name: member for name, member in message.items() if name != "tool_calls"}
 
 
 def _joined(first: Json | None, second: Json) -> Json:

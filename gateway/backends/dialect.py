@@ -25,6 +25,9 @@ class Dialect(Protocol):
         are. EngineError if the engine would not do what is asked, but something else.
         """
 
+    def tells_all(self, form: str) -> bool:
+        """Whether a stream is known to say all that a whole answer of a form (see Call) does."""
+
     def explain(self, error: EngineError) -> EngineError:
         """Return what an engine's error means."""
 

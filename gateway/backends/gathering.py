@@ -54,7 +54,7 @@ class GatheringClient(HttpClient):
 
         An error after the first token is not retryable: the answer had begun.
         """
-        if not call.form or any(name == _LOAD_REPORT for name, _ in call.headers):
+        if not (call.form and self._may_gather(call)):
             return await super().open(
                 call, listener, engine_priority=engine_priority, attempt=attempt
             )
@@ -81,6 +81,11 @@ class GatheringClient(HttpClient):
             listener.finished(witness.usage)
         return gathered
 
+    def _may_gather(self, call: Call) -> bool:
+        if not self._dialect.tells_all(call.form):
+            return False
+        return all(name != _LOAD_REPORT for name, _ in call.headers)
+
     def _learn(self, form: str, answer: Answer) -> None:
         said = loads(answer.whole) if answer.whole is not None else None
         if not isinstance(said, dict) or len(self._moulds) >= MAX_MOULDS:
@@ -89,9 +94,8 @@ class GatheringClient(HttpClient):
             mould = Mould(said)
         except ValueError:
             return
-        older = self._moulds.get(form)
         self._moulds[form] = _Known(
-            mould=mould.combined(older.mould if older else None),
+            mould=mould,
             write=writer_of(said, answer.whole),
             headers=tuple(header for header in answer.headers if header[0] == b"content-type"),
             until=asyncio.get_running_loop().time() + MOULD_S,
@@ -113,6 +117,7 @@ class GatheringClient(HttpClient):
         try:
             whole = assembly.whole(known.mould)
         except ValueError as error:
+            known.suffices = False
             raise BadAnswer(f"the engine's stream is no answer: {error}") from None
         known.suffices = not assembly.lacks(known.mould)
         headers = [header for header in answer.headers if header[0] not in _OF_STREAMS]
@@ -135,7 +140,7 @@ class _Known:
     headers: tuple[Header, ...]
     until: float
     suffices: bool = True
-    """Streams say all that whole answers do."""
+    """Streams have said all that whole answers do."""
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from gateway.backends.assembly import WITH_LOGPROBS
 from gateway.backends.base import Call, EngineError
 from gateway.backends.dialect import Mender
 from gateway.core.outcomes import FailureKind
@@ -26,6 +27,10 @@ class OpenAiDialect:
         if not self.priority_scheduling:
             return call.body, None
         return with_priority(call.body, -engine_priority), None
+
+    def tells_all(self, form: str) -> bool:
+        """Return False for logprobs: llama.cpp streams none for the token that ends an answer."""
+        return not form.endswith(WITH_LOGPROBS)
 
     def explain(self, error: EngineError) -> EngineError:
         """Return the error, with OpenAI's name for what each engine calls otherwise."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import orjson
 
+from gateway.backends.assembly import WITH_LOGPROBS
 from gateway.backends.base import Call, EngineError
 from gateway.backends.dialect import Mender
 from gateway.backends.openai import TOO_LONG
@@ -49,6 +50,10 @@ class TgiDialect:
         )
         body["model"] = model if model in self._adapters else BASE_MODEL
         return orjson.dumps(_adapted(body, is_chat=is_chat)), mender
+
+    def tells_all(self, form: str) -> bool:
+        """Return False for logprobs: no real one has been asked."""
+        return not form.endswith(WITH_LOGPROBS)
 
     def explain(self, error: EngineError) -> EngineError:
         """Return what the error means: on streams its status is 422 whatever it is."""

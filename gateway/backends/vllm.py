@@ -23,6 +23,10 @@ class VllmDialect(OpenAiDialect):
             return call.body, None
         return with_priority(call.body, engine_priority), None
 
+    def tells_all(self, form: str) -> bool:  # noqa: ARG002 - checked with 0.32
+        """Return True: chunks hold logprobs too."""
+        return True
+
     def adapts_to(self, error: EngineError) -> bool:
         """Return whether it was for its priority that a call was refused; remember it."""
         if not self.priority_scheduling or error.status != 400:

@@ -79,30 +79,11 @@ def test_reasoning_is_joined_by_itself() -> None:
     assert list(message) == list(MESSAGE)
 
 
-def test_calls_of_tools_are_joined_by_their_index() -> None:
-    def call(index: int, arguments: str, name: str | None = None) -> Json:
-        named = {"id": f"c{index}", "type": "function"} if name else {}
-        function = {"name": name} if name else {}
-        return {"index": index, **named, "function": {**function, "arguments": arguments}}
+def test_what_is_no_text_is_not_guessed_at() -> None:
+    call = {"index": 0, "id": "c0", "function": {"name": "f", "arguments": "{}"}}
 
-    message = message_of(
-        assembled(
-            {"role": "assistant", "content": ""},
-            {"tool_calls": [call(0, "", "f"), call(1, '{"b":', "g")]},
-            {"tool_calls": [call(0, "{}")]},
-            {"tool_calls": [call(1, "2}")]},
-            finish_reason="tool_calls",
-        )
-    )
-
-    assert message["content"] is None
-    assert message["tool_calls"] == [
-        {"id": "c0", "type": "function", "function": {"name": "f", "arguments": "{}"}},
-        {"id": "c1", "type": "function", "function": {"name": "g", "arguments": '{"b":2}'}},
-    ]
-    assert list(message) == [
-        *("role", "content", "refusal", "function_call", "tool_calls", "reasoning")
-    ]
+    with pytest.raises(ValueError, match="no text"):
+        assembled({"role": "assistant", "content": ""}, {"tool_calls": [call]})
 
 
 def test_logprobs_are_joined() -> None:
@@ -157,14 +138,14 @@ def test_what_chunks_do_not_say_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("path", "body", "form"),
     [
-        (CHAT, {"model": "m1", "messages": [], "n": 2}, f"{CHAT} none"),
-        (CHAT, {"model": "m1", "echo": False, "suffix": None}, f"{CHAT} none"),
-        (CHAT, {"logprobs": True}, f"{CHAT} logprobs none"),
-        (CHAT, {"tools": [1]}, f"{CHAT} auto"),
-        (CHAT, {"tools": [1], "tool_choice": {"type": "function"}}, f"{CHAT} named"),
-        (COMPLETIONS, {"prompt": "x"}, f"{COMPLETIONS} none"),
+        (CHAT, {"model": "m1", "messages": [], "n": 2}, CHAT),
+        (CHAT, {"model": "m1", "echo": False, "suffix": None, "tools": []}, CHAT),
+        (CHAT, {"logprobs": True}, f"{CHAT} logprobs"),
+        (CHAT, {"tools": [1]}, ""),
+        (COMPLETIONS, {"prompt": "x"}, COMPLETIONS),
         (COMPLETIONS, {"prompt": "x", "echo": True}, ""),
-        (COMPLETIONS, {"prompt": "x", "messages": []}, ""),
+        (COMPLETIONS, {"prompt": "x", "messages": []}, COMPLETIONS),
+        (COMPLETIONS, {"prompt": "x", "messages": [1]}, ""),
         ("/v1/responses", {"input": "x"}, ""),
     ],
 )

@@ -70,6 +70,7 @@ async def test_on_the_second_call_is_streamed_with_usage_and_nothing_else_change
         {"modalities": ["text", "audio"]},
         {"return_token_ids": True},
         {"something_new": 0},
+        {"tools": [{"type": "function", "function": {"name": "f"}}]},
         {"stream_options": {"include_usage": True}},
     ],
 )
@@ -141,6 +142,10 @@ async def test_a_choice_that_did_not_end_is_no_answer() -> None:
 
         assert (reply.status, reply.error["code"]) == (502, "bad_answer")
         assert gw.settled() == {("completed", ""): 1, ("failed", "bad_answer"): 1}
+
+        # Once is enough: from now on the engine is asked for the whole.
+        engine.script = plain
+        assert (await gw.post(chat())).body == WHOLE
 
 
 async def test_an_answer_above_the_limit_is_given_up() -> None:

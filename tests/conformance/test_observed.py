@@ -19,8 +19,6 @@ CALLS: dict[str, tuple[str, Json]] = {
     "chat, cut": (CHAT, {"max_tokens": 3}),
     "chat under an alias": (CHAT, {"model": ALIAS}),
     "chat, not streamed in so many words": (CHAT, {"stream": False, "temperature": 0}),
-    "chat with a tool": (CHAT, {"tools": TOOLS, "tool_choice": "required"}),
-    "chat with logprobs": (CHAT, {"logprobs": True, "top_logprobs": 2}),
     "completion": (COMPLETIONS, {}),
     "completion, cut": (COMPLETIONS, {"max_tokens": 3}),
 }
@@ -67,3 +65,22 @@ async def test_an_answer_is_byte_for_byte_what_it_would_have_been(dialect: str, 
             answer: Json = whole.json
             told = answer["usage"]
             assert gw.tokens() == (2 * told["prompt_tokens"], 2 * told["completion_tokens"])
+
+
+async def test_where_chunks_may_say_less_the_engine_is_asked_for_the_whole(dialect: str) -> None:
+    logprobs = {"logprobs": True, "top_logprobs": 2}
+    tools = {"tools": TOOLS, "tool_choice": "required"}
+    async with (
+        ENGINES[dialect]() as engine,
+        a_gateway(
+            engine, backends=[{"kind": engine.kind}], health=PATIENT, observe_progress=True
+        ) as gw,
+    ):
+        ear = Ear(gw)
+        for more in (tools, logprobs):
+            first, second = [await gw.post(asking(CHAT, **more)) for _ in range(2)]
+
+            assert (first.status, second.status) == (200, 200)
+            assert OF_ITS_OWN.sub(b"", second.body) == OF_ITS_OWN.sub(b"", first.body)
+        # Of vLLM it is known that its chunks hold logprobs.
+        assert ear.first_tokens == (1 if dialect == "vllm" else 0)
