@@ -483,6 +483,8 @@ class Settings(BaseSettings):
     """How long a stopping gateway waits for what runs."""
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    workers: Annotated[int, Field(ge=1, le=64)] = 1
+    """Processes that accept and relay; with more than one, another one decides for all."""
     log: LogEntry = LogEntry()
 
     @property

@@ -60,6 +60,18 @@ TESTED_ELSEWHERE = {
     "gateway/telemetry/prometheus.py": "tests/telemetry/test_counters.py",
     # Composition and command lines: whole programs.
     "gateway/app.py": "tests/api/test_calls.py",
+    # Workers: as one, then as processes.
+    "gateway/workers/fleet.py": "tests/workers/test_crowd.py",
+    "gateway/workers/hub.py": "tests/workers/test_crowd.py",
+    "gateway/workers/link.py": "tests/workers/test_wire.py",
+    "gateway/workers/proxy.py": "tests/workers/test_crowd.py",
+    "gateway/workers/remote.py": "tests/workers/test_parity.py",
+    "gateway/workers/scheduler.py": "tests/workers/test_crowd.py",
+    "gateway/workers/worker.py": "tests/workers/test_parity.py",
+    "gateway/workers/launch.py": "tests/workers/test_processes.py",
+    "gateway/workers/parent.py": "tests/workers/test_processes.py",
+    "gateway/workers/sockets.py": "tests/workers/test_processes.py",
+    "gateway/cli/child.py": "tests/workers/test_processes.py",
     "gateway/clients.py": "tests/api/test_fleet.py",
     "gateway/engines.py": "tests/api/test_fleet.py",
     "gateway/operations.py": "tests/api/test_fleet.py",

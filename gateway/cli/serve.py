@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
@@ -24,6 +25,7 @@ from gateway.app import Gateway
 from gateway.config import ConfigError, Settings, load_settings
 from gateway.runtime.clock import MonotonicClock
 from gateway.telemetry.logs import set_up
+from gateway.workers.parent import Parent, child_program
 
 DEFAULT_FILE = Path("backends.yaml")
 RESERVED_FILES = 128
@@ -49,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, help="port to listen on (default 8080)")
     parser.add_argument("--policy", help="scheduling policy, such as hexsage or round_robin+fcfs")
     parser.add_argument("--decision-log", type=Path, help="append decisions to this file")
+    parser.add_argument(
+        "--workers", type=int, help="processes that accept and relay (default 1: in this process)"
+    )
     parser.add_argument("--log-level", help="debug, info, warning or error")
 
 
@@ -57,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
     overrides: dict[str, object] = {
         name: value
-        for name in ("host", "port", "decision_log", "log_level")
+        for name in ("host", "port", "decision_log", "log_level", "workers")
         if (value := getattr(arguments, name)) is not None
     }
     if (level := overrides.pop("log_level", None)) is not None:
@@ -65,17 +70,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.policy is not None:
         overrides["policy"] = {"name": arguments.policy}
 
-    def load() -> Settings:
-        settings = load_settings(path, overrides)
-        if not settings.backends:
-            raise ConfigError(["no backends: name some in backends.yaml (see --config)"])
-        return settings
-
+    load = loader(path, overrides)
     try:
         settings = load()
         set_up(settings.log.format, settings.log.level)
+        if settings.workers > 1:
+            return asyncio.run(Parent(settings, path, overrides, child_program()).run())
         gateway = Gateway(settings, load=load, config_path=path)
-        server = Server(gateway, settings, max_connections=_connections(settings))
+        connections = possible_connections(settings.limits.max_connections)
+        config = server_config(
+            gateway.app, settings, settings.host, settings.port, connections, lifespan="on"
+        )
+        server = Server(gateway, settings, config)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -83,7 +89,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _connections(settings: Settings) -> int:
+def loader(path: Path | None, overrides: dict[str, object]) -> Callable[[], Settings]:
+    """Return what reads the settings, each time anew."""
+
+    def load() -> Settings:
+        settings = load_settings(path, overrides)
+        if not settings.backends:
+            raise ConfigError(["no backends: name some in backends.yaml (see --config)"])
+        return settings
+
+    return load
+
+
+def possible_connections(wished: int) -> int:
     """Return how many clients may be connected: as configured, or what file handles allow.
 
     Each may need a handle for itself and one for its engine; some are for everything else.
@@ -93,7 +111,6 @@ def _connections(settings: Settings) -> int:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
-    wished = settings.limits.max_connections
     if soft == resource.RLIM_INFINITY:
         return wished
     possible = max((soft - RESERVED_FILES) // 2, 1)
@@ -105,12 +122,8 @@ def _connections(settings: Settings) -> int:
 class Server(uvicorn.Server):
     """uvicorn, telling the gateway of a signal before it acts on it."""
 
-    def __init__(self, gateway: Gateway, settings: Settings, *, max_connections: int) -> None:
-        super().__init__(
-            _config(
-                gateway.app, settings, settings.host, settings.port, max_connections, lifespan="on"
-            )
-        )
+    def __init__(self, gateway: Gateway, settings: Settings, config: uvicorn.Config) -> None:
+        super().__init__(config)
         self._gateway = gateway
         self._grace_s = settings.drain_grace_s
         self._is_leaving = False
@@ -119,8 +132,11 @@ class Server(uvicorn.Server):
         self._admin: uvicorn.Server | None = None
         admin = settings.admin
         if admin.port is not None:
-            config = _config(gateway.admin_app, settings, admin.host, admin.port, ADMIN_CONNECTIONS)
-            self._admin = uvicorn.Server(config)
+            self._admin = uvicorn.Server(
+                server_config(
+                    gateway.admin_app, settings, admin.host, admin.port, ADMIN_CONNECTIONS
+                )
+            )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
@@ -182,7 +198,7 @@ class Server(uvicorn.Server):
             await self._gateway.operations.reload()
 
 
-def _config(
+def server_config(
     app: ASGIApp,
     settings: Settings,
     host: str,
@@ -190,6 +206,7 @@ def _config(
     max_connections: int,
     lifespan: Literal["on", "off"] = "off",
 ) -> uvicorn.Config:
+    """Return how an application is served to clients; ConfigError if its TLS files are none."""
     limits = settings.limits
     tls = settings.tls
     config = uvicorn.Config(

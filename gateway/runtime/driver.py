@@ -182,6 +182,8 @@ class Driver:
                 run.output_tokens = 0
                 run.failure = error
                 self.feed(Failed(run.id, error.kind, retryable=error.retryable))
+                if run.is_settled:  # perhaps long ago: nobody will say so again
+                    run.settle()
             else:
                 return Served(answer, start)
 

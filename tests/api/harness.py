@@ -7,12 +7,14 @@ import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from io import BytesIO
+from pathlib import Path
 
 import aiohttp
 import uvicorn
+from starlette.types import ASGIApp
 from yarl import URL
 
 from gateway.api.codes import CODES, TYPES
@@ -240,8 +242,8 @@ class Wire:
         self.writer.close()
 
 
-def built(*engines: FakeBackend, **settings: object) -> Gateway:
-    """Build a gateway for these engines."""
+def settings_for(*engines: FakeBackend, **settings: object) -> Settings:
+    """Settings of a gateway for these engines."""
     backends = [
         {"name": f"e{number}", "url": engine.url, "gpu": "A100-80G"}
         for number, engine in enumerate(engines)
@@ -256,8 +258,13 @@ def built(*engines: FakeBackend, **settings: object) -> Gateway:
         chosen["backends"] = [{**a, **b} for a, b in zip(backends, given, strict=True)]
     else:
         chosen["backends"] = backends
+    return Settings.model_validate(chosen)
+
+
+def built(*engines: FakeBackend, **settings: object) -> Gateway:
+    """Build a gateway for these engines."""
     return Gateway(
-        Settings.model_validate(chosen),
+        settings_for(*engines, **settings),
         predictor=LengthPredictor(PredictorSettings(is_semantic=False)),
     )
 
@@ -291,13 +298,19 @@ def _open_files() -> int:
         return 0
 
 
-@asynccontextmanager
-async def serving(gateway: Gateway) -> AsyncIterator[int]:
+def serving(gateway: Gateway) -> AbstractAsyncContextManager[int]:
     """Serve a gateway on a free port."""
+    return serving_app(gateway.app)
+
+
+@asynccontextmanager
+async def serving_app(app: ASGIApp, path: Path | None = None) -> AsyncIterator[int]:
+    """Serve an application on a free port, or at a Unix socket."""
     config = uvicorn.Config(
-        gateway.app,
+        app,
         host="127.0.0.1",
         port=0,
+        uds=None if path is None else str(path),
         http=Protocol,
         ws="none",
         lifespan="on",
@@ -313,6 +326,7 @@ async def serving(gateway: Gateway) -> AsyncIterator[int]:
     await server.startup()
     await server.on_tick(0)
     try:
-        yield server.servers[0].sockets[0].getsockname()[1]
+        address = server.servers[0].sockets[0].getsockname()
+        yield address[1] if path is None else 0
     finally:
         await server.shutdown()

@@ -1,0 +1,119 @@
+"""Worker: the composition root of a process that accepts and relays, and decides nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Mount, Route
+
+from gateway.api.door import Door
+from gateway.api.endpoints import ENDPOINTS, passed_through
+from gateway.api.front import Front
+from gateway.api.openai import Api
+from gateway.api.responses import Json
+from gateway.api.tenants import EverybodyAnonymous, KeyHolders
+from gateway.clients import Clients
+from gateway.config import BackendEntry, Settings
+from gateway.core.types import BackendId
+from gateway.runtime.clock import MonotonicClock
+from gateway.workers.fleet import Fleet
+from gateway.workers.proxy import Proxy
+from gateway.workers.remote import RemoteDesk
+from gateway.workers.wire import Up
+
+NOBODY: frozenset[BackendId] = frozenset()
+
+
+class Worker:
+    """One worker. `app` is what a server serves; it starts when the scheduler process is there."""
+
+    def __init__(self, settings: Settings, hub: Path, scheduler: Path) -> None:
+        """`hub` and `scheduler` are the Unix sockets for calls and for everything else."""
+        self._hub = hub
+        self._clock = MonotonicClock()
+        self._fleet = Fleet()
+        self._entries: dict[str, BackendEntry] = {}
+        self._offers: dict[str, frozenset[BackendId]] = {}
+        self._keys: KeyHolders | None = None
+        if settings.keys_file is not None:
+            self._keys = KeyHolders(allow_anonymous=settings.allow_anonymous)
+        self._clients = Clients(settings.limits, lambda name: self.desk.tell([Up.HEARD, name]))
+        self.desk = RemoteDesk(self._clients.by_name, self._clock, self._learn)
+        self._proxy = Proxy(scheduler)
+        self._aliases: dict[str, str] = {}
+        self._model_timeouts: dict[str, dict[str, float]] = {}
+        self._queue_timeouts: dict[str, float] = {}
+        limits = settings.limits
+        door = Door(
+            self.desk,
+            self._clock,
+            tenants=self._keys or EverybodyAnonymous(),
+            kept=self.desk,
+            aliases=self._aliases,
+            offers=lambda path: self._offers.get(path, NOBODY),
+            models=self._models_of,
+            max_body_bytes=limits.max_body_bytes,
+            max_upload_bytes=limits.max_upload_bytes,
+            max_json_depth=limits.max_json_depth,
+            body_timeout_s=limits.body_timeout_s,
+            patience_s=limits.slow_reader_s,
+            timeouts=self._model_timeouts,
+            queue_timeouts=self._queue_timeouts,
+        )
+        endpoints = {**ENDPOINTS, **passed_through(settings.passthrough)}
+        rest = Starlette(
+            routes=[Route("/healthz", _healthz), Mount("/", self._proxy)], lifespan=self._lifespan
+        )
+        self.app = Front({path: Api(door, endpoint) for path, endpoint in endpoints.items()}, rest)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._clients.start(tasks)
+                connecting = tasks.create_task(self.desk.stay_connected(self._hub))
+                await self.desk.has_fleet.wait()
+                yield
+                connecting.cancel()
+                self._clients.stop()
+        finally:
+            self.desk.close()
+            await self._proxy.close()
+            await self._clients.close()
+
+    def _learn(self, fleet: Fleet) -> None:
+        """Go by this from now on. No `await`: a call sees the old one or the new one."""
+        old, self._fleet = self._fleet, fleet
+        entries = {entry.name: entry for entry in fleet.backends}
+        for name in self._entries.keys() - entries.keys():
+            self._clients.retire(BackendId(name))
+        for name, entry in entries.items():
+            if entry != self._entries.get(name) or fleet.timeouts != old.timeouts:
+                suspect = partial(self.desk.tell, [Up.SUSPECT, name])
+                self._clients.put(entry, fleet.timeouts, suspect)
+        self._entries = entries
+        self._offers = {
+            path: frozenset(BackendId(name) for name in names)
+            for path, names in fleet.offers.items()
+        }
+        if self._keys is not None:
+            self._keys.replace(fleet.keys, self._clock.now())
+        for mine, theirs in (
+            (self._aliases, fleet.aliases),
+            (self._queue_timeouts, fleet.queue_timeouts),
+            (self._model_timeouts, fleet.model_timeouts),
+        ):
+            mine.clear()
+            mine.update(theirs)  # type: ignore[arg-type]
+
+    def _models_of(self, able: frozenset[BackendId]) -> frozenset[str]:
+        models = self._fleet.models
+        return frozenset(model for name in able for model in models.get(name, ()))
+
+
+async def _healthz(_: Request) -> Json:
+    return Json({"status": "ok"})

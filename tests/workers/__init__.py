@@ -1,0 +1,1 @@
+"""Several processes: the pieces in one loop, then whole process trees."""

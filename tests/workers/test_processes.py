@@ -1,0 +1,1 @@
+"""`hexsage serve --workers N` as processes: deaths, signals, reloads, TLS."""
