@@ -31,7 +31,7 @@ from gateway.runtime.driver import Driver, Refused
 from gateway.workers import wire
 from gateway.workers.fleet import Fleet
 from gateway.workers.link import Link
-from gateway.workers.wire import Close, Down, Fields, Message, Parted, Up
+from gateway.workers.wire import Close, Down, Fields, Message, Origin, Parted, Told, Up
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +48,16 @@ class Hub:
         alpha: Callable[[], float | None],
         fleet: Callable[[], Fleet],
         suspect: Callable[[BackendId], None],
+        traceparent: Callable[[RequestId], str | None] | None,
     ) -> None:
+        """`suspect` hears of backends to which no connection could be made; `traceparent` says
+        below which span an attempt stands."""
         self.driver = driver
         self.register = register
         self.tenants = tenants
         self.alpha = alpha
         self.suspect = suspect
+        self.traceparent = traceparent
         self.kept = KeptIds()
         self.workers: set[_Worker] = set()
         self._fleet = fleet
@@ -145,16 +149,18 @@ class _Worker:
             case _:
                 self._happened(wire.read_fact(fields))
 
-    def _arrived(self, arrival: Arrival, key: str) -> None:
+    def _arrived(self, arrival: Arrival, origin: Origin) -> None:
         hub = self._hub
         try:
-            entry = hub.register.enter(arrival, hub.tenants.holder(key).account)
+            entry = hub.register.enter(arrival, hub.tenants.holder(origin.key).account)
         except ApiError as error:
             self.say(wire.error(arrival.id, error))
             return
         except Exception:
             self.say(wire.error(arrival.id, errors.INTERNAL))
             raise
+        if hub.register.introduce is not None:
+            hub.register.introduce(arrival.id, origin.path, origin.traceparent)
         call = self._calls[arrival.id] = _Call(hub, arrival.id, entry, self.say)
         call.begin()
 
@@ -250,8 +256,11 @@ class _Call:
 
     def start(self, start: Start) -> None:
         """See Run."""
-        self._hub.push()
-        self._say(wire.started(start, self._entry.headers(start, self._hub.alpha())))
+        hub = self._hub
+        hub.push()
+        traceparent = None if hub.traceparent is None else hub.traceparent(self.id)
+        headers = self._entry.headers(start, hub.alpha())
+        self._say(wire.started(start, Told(headers, traceparent)))
 
     def refuse(self, why: Exception) -> None:
         """See Run."""

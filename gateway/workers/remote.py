@@ -12,7 +12,7 @@ from gateway.api.errors import ApiError
 from gateway.api.first_tries import Try
 from gateway.api.kept import Keeper
 from gateway.api.tenants import Caller
-from gateway.backends.base import Answer, BackendClient, BackendError, Call, Header
+from gateway.backends.base import Answer, BackendClient, BackendError, Call
 from gateway.core.commands import Command
 from gateway.core.events import Event
 from gateway.core.outcomes import RejectReason
@@ -22,7 +22,7 @@ from gateway.runtime.driver import Driver, Refused, Run
 from gateway.workers import wire
 from gateway.workers.fleet import Fleet
 from gateway.workers.link import Link
-from gateway.workers.wire import Close, Down, Fields, Message, Up
+from gateway.workers.wire import Close, Down, Fields, Message, Origin, Told, Up
 
 RECONNECT_S = 0.05
 RETRY_AFTER_S = 1.0
@@ -51,11 +51,16 @@ class RemoteDesk:
         clock: Clock,
         on_fleet: Callable[[Fleet], None],
     ) -> None:
-        self._driver = Driver(_Teller(self.tell), clients, clock)
+        self._driver = Driver(
+            _Teller(self.tell),
+            clients,
+            clock,
+            traceparent=lambda name: self._told[name].traceparent,
+        )
         self._on_fleet = on_fleet
         self._link: Link | None = None
-        self._headers: dict[RequestId, list[Header]] = {}
-        """What the clients of calls that were started are told."""
+        self._told: dict[RequestId, Told] = {}
+        """What came with the start of calls."""
         self._numbers = count()
         self._questions: dict[int, asyncio.Future[Fields | None]] = {}
         self.has_fleet = asyncio.Event()
@@ -80,11 +85,12 @@ class RemoteDesk:
         request_id = arrival.id
         answer: Answer | None = None
         how, this = Close.ANSWERED, None
-        arrive = partial(self._link.say, wire.arrived(arrival, caller.key))
+        origin = Origin(caller.key, call.path, call.header("traceparent"))
+        arrive = partial(self._link.say, wire.arrived(arrival, origin))
         try:
             async with self._driver.carry(request_id, arrive, call) as (answer, start):
                 decision = start.decision
-                headers = self._headers[request_id]
+                headers = self._told[request_id].headers
                 await relay(
                     Turn(answer, start.backend_id, decision.decided_at, decision.queue_s, headers)
                 )
@@ -95,7 +101,7 @@ class RemoteDesk:
             how, this = Close.FAILED, Try.of(arrival.tenant, body)
             raise
         finally:
-            self._headers.pop(request_id, None)
+            self._told.pop(request_id, None)
             self.tell(wire.closed(request_id, how, this, answer))
 
     async def keeper(self, identity: str) -> Keeper | None:
@@ -160,7 +166,7 @@ class RemoteDesk:
     def _turn(self, run: Run, fields: Fields) -> None:
         match fields[0]:
             case Down.START:
-                start, self._headers[run.id] = wire.read_started(fields)
+                start, self._told[run.id] = wire.read_started(fields)
                 run.start(start)
             case Down.RECALL:
                 run.recall()

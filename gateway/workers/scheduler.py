@@ -19,6 +19,7 @@ def hub_of(gateway: Gateway, settings: Settings) -> Hub:
         alpha=gateway.alpha,
         fleet=lambda: _fleet_of(gateway, paths),
         suspect=gateway.engines.suspect,
+        traceparent=gateway.traces.traceparent,
     )
     gateway.observers.append(hub.observe)
     return hub

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from gateway.api import lesson
 from gateway.api.desk import Arrival
 from gateway.api.errors import ApiError
 from gateway.api.first_tries import Try
-from gateway.api.lesson import Outline, Told
+from gateway.api.lesson import Outline
 from gateway.api.prompts import Sketch
 from gateway.backends.base import Header, Usage
 from gateway.core.commands import Start
@@ -97,12 +98,22 @@ def messages_of(line: bytes) -> list[Fields]:
 # Up
 
 
-def arrived(arrival: Arrival, key: str) -> Message:
-    """`key` names the caller's API key by its hash; empty: nobody's."""
+class Origin(NamedTuple):
+    """Where a call comes from."""
+
+    key: str
+    """The hash of its caller's API key; empty: it has none."""
+    path: str
+    traceparent: str = ""
+    """The client's; empty: none."""
+
+
+def arrived(arrival: Arrival, origin: Origin) -> Message:
+    """Return a call that comes."""
     outline, ref, query = arrival.outline, arrival.workflow, arrival.outline.query
     return [
         Up.ARRIVED,
-        key,
+        list(origin),
         arrival.id,
         arrival.request_id,
         arrival.tenant,
@@ -128,10 +139,10 @@ def arrived(arrival: Arrival, key: str) -> Message:
     ]
 
 
-def read_arrived(fields: Fields) -> tuple[Arrival, str]:
-    """Return the arrival, and the hash of its caller's key."""
+def read_arrived(fields: Fields) -> tuple[Arrival, Origin]:
+    """Return the call, and where it comes from."""
     (
-        _, key, own_id, request_id, tenant, model, text_bytes, extra_tokens, cuts, prompt_tokens,
+        _, origin, own_id, request_id, tenant, model, text_bytes, extra_tokens, cuts, prompt_tokens,
         output_tokens, session, is_free, query, able, began_at, flow, ref, deadline_s, ttft_s,
         priority, queue_timeout_s, retries, body_bytes, streams, explains,
     ) = fields  # fmt: skip
@@ -161,7 +172,7 @@ def read_arrived(fields: Fields) -> tuple[Arrival, str]:
         body_bytes=body_bytes,
         streams=streams,
         explains=explains,
-    ), key
+    ), Origin(*origin)
 
 
 def _query(
@@ -223,7 +234,9 @@ def read_fact(fields: Fields) -> Fact:
             return Abandoned(*fields[1:])
 
 
-def closed(request_id: RequestId, how: Close, this: Try | None, told: Told | None) -> Message:
+def closed(
+    request_id: RequestId, how: Close, this: Try | None, told: lesson.Told | None
+) -> Message:
     """`this` is what was sent, where it may be tried again; `told` what is known of the answer."""
     answer = told and [list(told.usage), told.is_complete, told.finish_reason]
     return [Up.CLOSED, request_id, how, this and this.hex(), answer]
@@ -239,8 +252,17 @@ def read_closed(fields: Fields) -> tuple[Close, Try | None, Parted | None]:
 # Down
 
 
-def started(start: Start, headers: list[Header]) -> Message:
-    """`headers` are what the client is told besides the answer."""
+class Told(NamedTuple):
+    """What comes with a start."""
+
+    headers: list[Header]
+    """What the client is told besides the answer."""
+    traceparent: str | None = None
+    """For the engine, in place of the client's."""
+
+
+def started(start: Start, told: Told) -> Message:
+    """Return the start of an attempt."""
     decision = start.decision
     return [
         Down.START,
@@ -250,13 +272,14 @@ def started(start: Start, headers: list[Header]) -> Message:
         start.attempt,
         decision.decided_at,
         decision.queue_s,
-        [[name.decode("latin-1"), value.decode("latin-1")] for name, value in headers],
+        [[name.decode("latin-1"), value.decode("latin-1")] for name, value in told.headers],
+        told.traceparent,
     ]
 
 
-def read_started(fields: Fields) -> tuple[Start, list[Header]]:
+def read_started(fields: Fields) -> tuple[Start, Told]:
     """Return the start; of the decision it tells no more than when it was made."""
-    _, request_id, backend_id, engine_priority, attempt, decided_at, queue_s, headers = fields
+    _, request_id, backend_id, priority, attempt, decided_at, queue_s, headers, traceparent = fields
     decision = Decision(
         request_id=request_id,
         backend_id=BackendId(backend_id),
@@ -264,8 +287,9 @@ def read_started(fields: Fields) -> tuple[Start, list[Header]]:
         policy="",
         queue_s=queue_s,
     )
-    start = Start(request_id, backend_id, engine_priority, decision, attempt)
-    return start, [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    start = Start(request_id, backend_id, priority, decision, attempt)
+    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    return start, Told(pairs, traceparent)
 
 
 def error(request_id: RequestId, error: ApiError) -> Message:

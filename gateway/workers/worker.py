@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.routing import Mount, Route
 
 from gateway.api.door import Door
-from gateway.api.endpoints import ENDPOINTS, passed_through
+from gateway.api.endpoints import ENDPOINTS, observed, passed_through
 from gateway.api.front import Front
 from gateway.api.openai import Api
 from gateway.api.responses import Json
@@ -65,6 +65,8 @@ class Worker:
             queue_timeouts=self._queue_timeouts,
         )
         endpoints = {**ENDPOINTS, **passed_through(settings.passthrough)}
+        if settings.observe_progress:
+            endpoints = observed(endpoints)
         rest = Starlette(
             routes=[Route("/healthz", _healthz), Mount("/", self._proxy)], lifespan=self._lifespan
         )

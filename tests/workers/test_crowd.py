@@ -15,7 +15,7 @@ from gateway.core.types import BackendId, RequestId, TenantId
 from gateway.keys_file import KeyEntry, hash_of, write_keys
 from gateway.workers import wire
 from gateway.workers.link import Link
-from gateway.workers.wire import Down, Fields
+from gateway.workers.wire import Down, Fields, Origin
 from gateway.workers.worker import Worker
 from tests.api.harness import Reply, chat, serving_app, settings_for
 from tests.backends.fake_backend import (
@@ -215,7 +215,7 @@ async def test_what_a_dead_worker_leaves_behind_is_abandoned(tmp_path: Path) -> 
         await crowd[0].until(lambda: crowd.gateway.scheduler.running == 1)
         doomed, heard = await _a_worker(crowd)
         for number in range(2):
-            doomed.say(wire.arrived(_an_arrival(number), hash_of(KEY)))
+            doomed.say(wire.arrived(_an_arrival(number), Origin(hash_of(KEY), "/v1/completions")))
         await crowd[0].until(lambda: any(fields[0] == Down.START for fields in heard))
         assert crowd.gateway.driver.in_flight == 3
         doomed.say([wire.Up.FIRST_TOKEN, "doomed-0"])
@@ -339,7 +339,7 @@ async def test_streams_of_other_workers_go_on_when_one_leaves() -> None:
         calls = [asyncio.ensure_future(crowd[0].post(chat(stream=True))) for _ in range(5)]
         await crowd[0].until(lambda: crowd.gateway.scheduler.running == 5)
         doomed, _ = await _a_worker(crowd)
-        doomed.say(wire.arrived(_an_arrival(0), ""))
+        doomed.say(wire.arrived(_an_arrival(0), Origin("", "/v1/completions")))
         await crowd[0].until(lambda: crowd.gateway.scheduler.running == 6)
 
         doomed.close()

@@ -20,10 +20,11 @@ from gateway.core.types import BackendId, Decision, RequestId, TenantId, Workflo
 from gateway.predictor.query import PromptQuery
 from gateway.workers import wire
 from gateway.workers.link import Link
-from gateway.workers.wire import Close, Message, Parted
+from gateway.workers.wire import Close, Message, Origin, Parted, Told
 
 A = TenantId("a")
 ID = RequestId("hs-1")
+NOBODY = Origin("", "/v1/chat/completions")
 QUERY = PromptQuery(
     model="m1", prompt_tokens=0, stages=("h1+json", "-"), text="né\n\0", max_tokens=7, n=2
 )
@@ -83,14 +84,14 @@ def over(message: Message) -> wire.Fields:
     ],
 )
 def test_arrivals(arrival: Arrival) -> None:
-    got, key = wire.read_arrived(over(wire.arrived(arrival, "abc")))
+    origin = Origin("abc", "/v1/completions", "00-a-b-01")
 
-    assert (got, key) == (arrival, "abc")
+    assert wire.read_arrived(over(wire.arrived(arrival, origin))) == (arrival, origin)
 
 
 def test_long_texts_are_cut_to_what_is_compared() -> None:
     query = PromptQuery(model="m1", prompt_tokens=0, text="x" * 1_000_000)
-    message = wire.arrived(an_arrival(outline=Outline(model="m1", query=query)), "")
+    message = wire.arrived(an_arrival(outline=Outline(model="m1", query=query)), NOBODY)
 
     assert len(wire.line_of([message])) < 70_000
 
@@ -126,9 +127,9 @@ def test_turns() -> None:
         request_id=ID, backend_id=BackendId("b0"), decided_at=3.5, policy="", queue_s=0.25
     )
     start = Start(ID, BackendId("b0"), -7, decision, 2)
-    headers = [(b"x-ratelimit-limit-requests", b"60"), (b"x-hexsage-backend", b"caf\xe9")]
+    told = Told([(b"x-ratelimit-limit-requests", b"60"), (b"x-hexsage-backend", b"caf\xe9")], "00")
 
-    assert wire.read_started(over(wire.started(start, headers))) == (start, headers)
+    assert wire.read_started(over(wire.started(start, told))) == (start, told)
 
 
 def test_errors() -> None:
