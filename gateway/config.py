@@ -90,13 +90,21 @@ class ProfileEntry(_Strict):
     """The constants of an accelerator with a model, for one that is not built in."""
 
     prefill_tokens_per_s: Positive
+    """How fast prompts are read."""
     decode_base_s: Positive
+    """One decoding step of a small batch."""
     kv_tokens: Annotated[int, Field(gt=0)]
+    """What the KV cache holds, in tokens; an engine's own word goes before it."""
     kv_read_s_per_token: NotNegative = 0.0
+    """What a step takes longer for each token of the batch's contexts."""
     step_overhead_s: NotNegative = 0.002
+    """What a step takes besides the GPU."""
     max_batched_tokens: Annotated[int, Field(gt=0)] = 2048
+    """Tokens a step may schedule: vLLM's --max-num-batched-tokens."""
     max_num_seqs: Annotated[int, Field(gt=0)] = 256
+    """Calls a step may have."""
     block_tokens: Annotated[int, Field(gt=0)] = 16
+    """Tokens of one block of the KV cache."""
 
     def to_core(self, name: str) -> GpuProfile:
         """Return the profile as the scheduler knows it."""
@@ -112,13 +120,16 @@ class ClientTlsEntry(_Strict):
     cert_file: Path | None = None
     """What the gateway shows of itself, with its key in the same file or in `key_file`."""
     key_file: Path | None = None
+    """The key, where it is a file of its own."""
 
 
 class ServerTlsEntry(_Strict):
     """The gateway's own certificate; files in PEM."""
 
     cert_file: Path
+    """What clients are shown."""
     key_file: Path
+    """Its key."""
     client_ca_file: Path | None = None
     """Clients must show a certificate that this authority has signed."""
 
@@ -127,9 +138,13 @@ class OwnTimeoutsEntry(_Strict):
     """Limits of an attempt, in seconds, where they are other than `timeouts` says for all."""
 
     connect_s: Positive | None = None
+    """As in `timeouts`; None: what holds there."""
     first_token_s: Positive | None = None
+    """As in `timeouts`; None: what holds there."""
     inter_token_s: Positive | None = None
+    """As in `timeouts`; None: what holds there."""
     total_s: Positive | None = None
+    """As in `timeouts`; None: what holds there."""
 
     @property
     def given(self) -> dict[str, float]:
@@ -148,13 +163,18 @@ class BackendEntry(_Strict):
     """One engine."""
 
     name: Name
+    """Unique; it is a label in metrics."""
     url: str
+    """http://host:port, or https://. What follows the port is kept, but for a `/v1` at the end."""
     kind: Literal["vllm", "tgi", "openai"] = "vllm"
+    """Which API the engine speaks: vLLM, TGI, or OpenAI as llama.cpp and SGLang have it."""
     model: Name | None = None
     """None: discovered from /v1/models."""
     gpu: str | None = None
+    """A built-in profile; None: as an A100-80G, so that its speed is only relative."""
     profile: ProfileEntry | None = None
     max_in_flight: Annotated[int, Field(gt=0)] | None = None
+    """Calls it may have at once, besides what its KV cache allows; None: no such cap."""
     priority_scheduling: bool = False
     """It obeys a body's `priority`: vLLM's --scheduling-policy priority (lower is sooner); for
     kind openai SGLang's --enable-priority-scheduling (higher is sooner)."""
@@ -163,6 +183,7 @@ class BackendEntry(_Strict):
     endpoints: tuple[ApiPath, ...] | None = None
     """Paths that it offers, such as /v1/embeddings; None: by its own list, else by its kind."""
     weight: NotNegative = 1.0
+    """Its share of traffic under `round_robin`; other policies know better."""
     api_key_env: str | None = None
     """The environment variable that holds the key which is sent upstream."""
     tls: ClientTlsEntry = ClientTlsEntry()
@@ -251,14 +272,24 @@ class PolicyEntry(_Strict):
     """Which policy decides, and its knobs."""
 
     name: str = DEFAULT_POLICY
+    """One of docs/policies.md, or `<dispatch>+<order>`."""
     alpha: Annotated[float, Field(ge=0, le=1)] | None = _KNOBS.alpha
+    """Speed against queue: 1 is speed alone. None: the policy's own, 0.7 for hexsage."""
     score: Score = _KNOBS.score
+    """Which form of HexGen-Flow's score `hexgen` uses."""
     beta: Positive = _KNOBS.beta
+    """The scale of `score: paper`."""
     budget_share: Positive = _KNOBS.budget_share
+    """Share of an engine's KV cache that may be promised at once."""
     hold: Annotated[float, Field(ge=1)] = _KNOBS.hold
+    """A call waits if the best backend with room scores so many times worse than the best of
+    all."""
     hold_idle: Annotated[float, Field(ge=1)] = _KNOBS.hold_idle
+    """The same for a backend that is idle."""
     skip: Annotated[int, Field(ge=0)] = _KNOBS.skip
+    """Calls behind one that waits that may pass it, at a time."""
     kappa: NotNegative = _KNOBS.kappa
+    """How long a lone call's made-up deadline is, for each second that it takes from others."""
 
     @field_validator("name")
     @classmethod
@@ -287,9 +318,13 @@ class StageEntry(_Strict):
     """One stage of a declared workflow."""
 
     name: Name
+    """As calls say it in `x-workflow-stage`."""
     depends_on: tuple[Name, ...] = ()
+    """Stages that must be done before this one may run."""
     fan_out: Annotated[int, Field(ge=1)] = 1
+    """Answers it takes before the stages that depend on it may run."""
     max_repeats: Annotated[int, Field(ge=1)] | None = None
+    """How often it may come; None: that is not known."""
 
     def to_core(self) -> StageSpec:
         """Return the stage as the scheduler knows it."""
@@ -300,7 +335,9 @@ class WorkflowEntry(_Strict):
     """One declared workflow."""
 
     deadline_ms: Positive | None = None
+    """From its first call; None: `slo.default_deadline_ms`."""
     stages: tuple[StageEntry, ...] = ()
+    """What it is made of, as far as that is known."""
 
     def to_core(self, name: str) -> WorkflowSpec:
         """Return the workflow as the scheduler knows it; ValueError if its stages make no sense."""
@@ -313,10 +350,15 @@ class QueueEntry(_Strict):
     """How much may wait, and how long."""
 
     max_requests: Annotated[int, Field(ge=0)] = 1000
+    """Calls that may wait; with 0, what cannot start is refused."""
     max_bytes: Annotated[int, Field(ge=0)] = 256 * 1024 * 1024
+    """Bodies of calls that may wait, in memory."""
     timeout_s: Positive = 120.0
+    """How long a call may wait."""
     max_tenant_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of each of these that one tenant may fill."""
     on_unreachable_deadline: Unreachable = Unreachable.QUEUE
+    """What becomes of a call that will hardly be in time: as any other, refused, or last."""
 
     def to_core(self) -> QueueLimits:
         """Return the limits as the scheduler knows them."""
@@ -327,9 +369,13 @@ class TimeoutsEntry(_Strict):
     """Limits of one attempt at a backend."""
 
     connect_s: Positive = 5.0
+    """A TCP connection."""
     first_token_s: Positive = 120.0
+    """From sending a call to the first event of its stream."""
     inter_token_s: Positive = 30.0
+    """Between a stream's events."""
     total_s: Positive = 600.0
+    """From sending a call to its end."""
 
 
 Count = Annotated[int, Field(gt=0)]
@@ -340,28 +386,45 @@ class TunerEntry(_Strict):
     """Whether, and how, the policy's settings are tried anew on recent traffic."""
 
     enabled: bool = True
+    """Whether settings are tried at all."""
     interval_s: Positive = 600.0
+    """How often."""
     window_s: Positive = 3600.0
     """How far back the traffic it looks at may reach."""
     objective: Literal["p95", "attainment", "mean_ttlt"] = "p95"
+    """What counts: the 95th percentile, the share in time, or the mean time to the last token."""
 
 
 class HealthEntry(_Strict):
     """How often backends are looked at, and when one that fails its calls gets no more."""
 
     interval_s: Positive = 5.0
+    """Between two looks."""
     timeout_s: Positive = 2.0
+    """How long a look may take."""
     failures: Count = 5
+    """So many failed calls in a row open the breaker."""
     error_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """So does this share of the last calls that ended, once there are half of `window`."""
     window: Annotated[int, Field(ge=2)] = 20
+    """How many of the last calls count."""
     cooldown_s: Positive = 5.0
+    """From the opening to the first trial; doubled each time."""
     max_cooldown_s: Positive = 120.0
+    """No longer than this."""
     ramp_s: NotNegative = 20.0
+    """How long it takes until a backend that is back has all of its budget."""
     max_ejected_share: Share = 0.5
+    """No more of a model's backends that are up are kept out."""
     silence_s: Positive = 60.0
+    """Where no call streams: silence of this length, and of `silence_factor` times what the oldest
+    call should take, is suspect."""
     silence_factor: Positive = 4.0
+    """So many times longer than it should take."""
     stall_s: Annotated[float, Field(ge=2)] = 5.0
-    """Not less: it is once a second that the scheduler hears how streams go on."""
+    """Where calls stream: so long without a token, and `silence_factor` times what the next one
+    should take, is suspect. Not less than 2: it is once a second that the scheduler hears how
+    streams go on."""
 
     def to_core(self) -> HealthRules:
         """Return the rules as the scheduler knows them."""
@@ -372,10 +435,15 @@ class RetriesEntry(_Strict):
     """How often a call, and all calls together, may be tried again."""
 
     max_attempts: Count = 3
+    """Attempts at one call, the first one included."""
     share: NotNegative = 0.2
+    """Retries for each first attempt, in the long run."""
     burst: Annotated[int, Field(ge=0)] = 256
+    """So many more at once: what a backend held when it died must find another place."""
     backoff_s: NotNegative = 0.05
+    """Before a backend that failed the call is tried again; doubled each time."""
     max_backoff_s: NotNegative = 2.0
+    """No longer than this."""
 
     def to_core(self) -> RetryRules:
         """Return the rules as the scheduler knows them."""
@@ -386,12 +454,15 @@ class LimitsEntry(_Strict):
     """What clients may send and how slowly, and what engines may answer."""
 
     max_body_bytes: Count = 16 * 1024 * 1024
+    """Of a JSON body."""
     max_upload_bytes: Count = 256 * 1024 * 1024
     """Forms with a file in them, which are passed on as they come."""
     max_header_bytes: Count = 64 * 1024
     """Of a request's line and headers together."""
     max_json_depth: Annotated[int, Field(gt=0, le=1000)] = 128
+    """Of a body: brackets in brackets."""
     max_connections: Count = 8192
+    """Clients at once; fewer if file handles are few."""
     header_timeout_s: Positive = 20.0
     """From a request's first byte, or a connection's start, to the end of its headers."""
     body_timeout_s: Positive = 30.0
@@ -401,7 +472,9 @@ class LimitsEntry(_Strict):
     keep_alive_s: Positive = 75.0
     """How long a connection may be idle; longer than clients keep theirs."""
     max_answer_bytes: Count = 64 * 1024 * 1024
+    """Of an engine's whole answer."""
     max_error_bytes: Count = 64 * 1024
+    """Of an engine's error; what is longer is cut off."""
     max_event_bytes: Count = 16 * 1024 * 1024
     """Of one event of an engine's stream, and so of one line."""
 
@@ -410,7 +483,9 @@ class AdminEntry(_Strict):
     """Where /admin, /metrics and the docs are served, if not with everything else."""
 
     host: str = "127.0.0.1"
+    """Address to listen on, with a port of its own."""
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """None: the same as for everything else."""
 
 
 class TelemetryEntry(_Strict):
@@ -432,7 +507,9 @@ class LogEntry(_Strict):
     """What is said on standard error."""
 
     format: Literal["text", "json"] = "text"
+    """A line for people, or a JSON object in a line."""
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is less than this is not said."""
     access: bool = False
     """A line for every request, at level info: method, path, status, duration, request id, tenant,
     model, backend, tokens. Never a prompt, a query or a header."""
@@ -446,13 +523,16 @@ class Settings(BaseSettings):
     )
 
     backends: tuple[BackendEntry, ...] = ()
+    """The engines; at least one is needed."""
     models: dict[Name, ModelEntry] = Field(default_factory=dict)
+    """Aliases, and what is special about a model."""
     policy: PolicyEntry = PolicyEntry()
     learn_profiles: bool = True
     """Correct each backend's profile by what its calls take."""
     tuner: TunerEntry = TunerEntry()
     slo: SloEntry = SloEntry()
     workflows: dict[Name, WorkflowEntry] = Field(default_factory=dict)
+    """Workflows whose course is known beforehand; others are learned."""
     queue: QueueEntry = QueueEntry()
     timeouts: TimeoutsEntry = TimeoutsEntry()
     observe_progress: bool = False
@@ -463,6 +543,7 @@ class Settings(BaseSettings):
     retries: RetriesEntry = RetriesEntry()
     limits: LimitsEntry = LimitsEntry()
     keys_file: Path | None = None
+    """API keys and their limits (docs/operating.md); None: everybody is `anonymous`."""
     allow_anonymous: bool = False
     """Serve clients without a key beyond loopback."""
     tls: ServerTlsEntry | None = None
@@ -482,7 +563,9 @@ class Settings(BaseSettings):
     drain_timeout_s: NotNegative = 30.0
     """How long a stopping gateway waits for what runs."""
     host: str = "127.0.0.1"
+    """Address to listen on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """Port to listen on; 0: a free one."""
     workers: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes that accept and relay; with more than one, another one decides for all."""
     log: LogEntry = LogEntry()

@@ -1,0 +1,1 @@
+"""Documents: what they say is run, and what is made is current."""
