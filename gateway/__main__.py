@@ -14,6 +14,8 @@ COMMANDS = {
     "simulate": ("gateway.cli.simulate", "run the scheduler against a trace"),
     "tune": ("gateway.cli.tune", "find the policy settings that a trace asks for"),
     "profile": ("gateway.cli.profile", "measure a running server"),
+    "why": ("gateway.cli.why", "say why a request went where it went"),
+    "top": ("gateway.cli.top", "watch a running gateway"),
 }
 """Each module has `add_arguments(parser)` and `run(arguments) -> exit code`."""
 

@@ -78,6 +78,7 @@ TESTED_ELSEWHERE = {
     "gateway/reload.py": "tests/api/test_fleet.py",
     "gateway/__main__.py": "tests/test_main.py",
     "gateway/cli/check.py": "tests/test_main.py",
+    "gateway/cli/top.py": "tests/e2e/test_looking.py",
     "gateway/emulator/__main__.py": "tests/emulator/test_command.py",
     "loadgen/__main__.py": "tests/loadgen/test_main.py",
 }
