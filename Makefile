@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 CODE   := gateway loadgen tests bench tools examples
 
-.PHONY: install demo test test-engines serve check format bench clean
+.PHONY: install demo test test-engines test-clients serve check format bench clean
 
 install: $(STAMP)
 
@@ -32,8 +32,12 @@ format: $(STAMP)
 test: check  ## all that CI runs
 	$(BIN)/python -m pytest
 
-test-engines: $(STAMP)  ## the gateway before real engines (docs/testing.md); first use installs 2.3 GB
-	$(BIN)/python -m pytest tests/engines
+test-engines: $(STAMP)  ## the gateway before real engines (docs/testing.md); first use installs 2.3 GB; ENGINE=llama: 0.3 GB
+	$(BIN)/python -m pytest tests/engines $(if $(ENGINE),--engine $(ENGINE))
+
+test-clients: $(STAMP)  ## litellm as a client (docs/testing.md); first use installs 200 MB
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,clients]'
+	$(BIN)/python -m pytest tests/e2e/test_litellm.py
 
 serve: $(STAMP)
 	$(BIN)/hexsage serve --config backends.yaml

@@ -20,30 +20,64 @@ AUTHORIZED = {"authorization": f"Bearer {KEY}"}
 PACED_SPEED = 2.0
 
 
-def recipes(folder: Path) -> list[Recipe]:
-    """Return the engines: vLLM on the CPU, two paced replicas of one model, llama.cpp."""
-    tiny = build(folder / "tiny")
-    large = build(folder / "large", max_tokens=16_384)
+MODELS = {"cpu": "tiny", "paced-a": "paced", "paced-b": "paced", "llama": "smollm2"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let one engine do for all, where there is little time."""
+    parser.addoption(
+        "--engine", choices=MODELS, help="start one engine, run the tests that name it"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that name another engine, or none."""
+    only = config.getoption("--engine")
+    if only is None:
+        return
+    names = {only, MODELS[only]}
+    wanted = [item for item in items if names & set(_parameters(item))]
+    config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
+    items[:] = wanted
+
+
+def _parameters(item: pytest.Item) -> list[str]:
+    callspec = getattr(item, "callspec", None)
+    return (
+        [value for value in callspec.params.values() if isinstance(value, str)] if callspec else []
+    )
+
+
+def recipe(name: str, folder: Path) -> Recipe:
+    """Return one of the engines: vLLM on the CPU, two paced replicas of one model, llama.cpp."""
+    model = MODELS[name]
     common = ("--scheduling-policy", "priority", "--max-num-queued-reqs")
-    return [
-        fleets.vllm(
-            *("cpu", "tiny", tiny, *common, "6", "--max-num-seqs", "2", "--api-key", KEY),
-            "--enable-request-id-headers",
-        ),
-        *(
-            fleets.paced(name, "paced", large, PROFILES["L4"], *common, "12", speed=PACED_SPEED)
-            for name in ("paced-a", "paced-b")
-        ),
-        fleets.llamacpp("llama", "smollm2"),
-    ]
+    if name == "llama":
+        return fleets.llamacpp(name, model)
+    if name == "cpu":
+        return fleets.vllm(
+            *(name, model, build(folder / "tiny"), *common, "6", "--max-num-seqs", "2"),
+            *("--api-key", KEY, "--enable-request-id-headers"),
+        )
+    large = folder / "large"
+    if not large.exists():  # both replicas have it
+        build(large, max_tokens=16_384)
+    return fleets.paced(name, model, large, PROFILES["L4"], *common, "12", speed=PACED_SPEED)
 
 
 @pytest.fixture(scope="session")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def names(pytestconfig: pytest.Config) -> list[str]:
+    """The engines that are started."""
+    only = pytestconfig.getoption("--engine")
+    return [*MODELS] if only is None else [str(only)]
+
+
+@pytest.fixture(scope="session")
+def fleet(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """All engines, serving. Tests that end one call `revive` before they use it."""
     folder = tmp_path_factory.mktemp("engines")
     try:
-        engines = recipes(folder)
+        engines = [recipe(name, folder) for name in names]
     except Unavailable as reason:
         pytest.skip(f"no real engines here: {reason}")
     with fleets.running(engines, folder / "logs") as fleet:
@@ -102,14 +136,14 @@ def gateway_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayAt]:
 
 
 @pytest.fixture(scope="session")
-def gateway(fleet: Fleet, gateway_at: GatewayAt) -> Running:
+def gateway(names: list[str], fleet: Fleet, gateway_at: GatewayAt) -> Running:
     """`hexsage serve` in front of all engines."""
-    return gateway_at([entry(name, fleet[name].url) for name in KINDS])
+    return gateway_at([entry(name, fleet[name].url) for name in names])
 
 
 @pytest.fixture
-def site(fleet: Fleet, gateway: Running) -> Site:
+def site(names: list[str], fleet: Fleet, gateway: Running) -> Site:
     """All engines alive, and a gateway that knows it."""
     fleet.revive()
-    eventually(lambda: metric(gateway.url, "hexsage_backend_up") == len(KINDS), 10.0)
+    eventually(lambda: metric(gateway.url, "hexsage_backend_up") == len(names), 10.0)
     return Site(fleet, gateway)
