@@ -58,6 +58,8 @@ class SseDecoder:
         """Return the events that `piece` completes."""
         if not piece:
             return []
+        if self._is_plain(piece):
+            return [SseEvent(b"%b\n\n" % raw, raw[6:]) for raw in piece[:-2].split(b"\n\n")]
         events: list[SseEvent] = []
         lines = piece.splitlines(keepends=True)
         begin = end = 0
@@ -83,6 +85,19 @@ class SseDecoder:
             if self._held_bytes > self._max_bytes:
                 raise SseOverflow(f"an event is longer than {self._max_bytes} bytes")
         return events
+
+    def _is_plain(self, piece: bytes) -> bool:
+        """Whether this is whole events of one `data: ` line each, as almost all pieces are."""
+        if self._held or self._at_start or self._skip_lf:
+            return False
+        lines = piece.count(b"\n")
+        return (
+            piece.startswith(b"data: ")
+            and piece.endswith(b"\n\n")
+            and b"\r" not in piece
+            # Between two events there is a blank line, and nothing else ends a line.
+            and lines == 2 * (piece.count(b"\n\ndata: ") + 1)
+        )
 
     def finish(self) -> SseEvent | None:
         """Return what the stream ended in without a blank line, as the event it would be."""

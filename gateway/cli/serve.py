@@ -24,6 +24,7 @@ from gateway.api.guard import ConnectionLimits, guarded
 from gateway.app import Gateway
 from gateway.config import ConfigError, Settings, load_settings
 from gateway.runtime.clock import MonotonicClock
+from gateway.runtime.garbage import calm
 from gateway.telemetry.logs import set_up
 from gateway.workers.parent import Parent, child_program
 
@@ -143,6 +144,7 @@ class Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         self._loop.add_signal_handler(signal.SIGHUP, self._reload)
         await super().startup(sockets)
+        calm()
         if self._admin is not None and self.started:
             self._admin.lifespan = self._admin.config.lifespan_class(self._admin.config)
             await self._admin.startup()
