@@ -12,7 +12,7 @@ from gateway.backends.health import Probe, Vitals
 from gateway.backends.offers import nameless, offers
 from gateway.clients import Clients, tls_of
 from gateway.config import BackendEntry, HealthEntry, LimitsEntry, TimeoutsEntry
-from gateway.core.events import BackendChanged, BackendRemoved, Event, Heard
+from gateway.core.events import BackendChanged, BackendRemoved, EngineLooked, Event, Heard
 from gateway.core.load import BackendLoad
 from gateway.core.types import BackendId, BackendState
 
@@ -40,6 +40,8 @@ class Engines:
         self._probes: dict[BackendId, Probe] = {}
         self._probing: dict[BackendId, asyncio.Task[None]] = {}
         self._believed: dict[BackendId, Vitals | None] = {}
+        self._kv_tokens: dict[BackendId, int] = {}
+        """What engines last said of their size."""
         """What the scheduler has been told of each, by this probe or the one before it."""
         self._drained: set[BackendId] = set()
         self._tasks: asyncio.TaskGroup | None = None
@@ -122,6 +124,7 @@ class Engines:
         if before is not None and name in self._loads:
             if (before.url, before.kind) != (entry.url, entry.kind):
                 # Another engine: nothing that is known of the old one's cache is true of it.
+                self._kv_tokens.pop(name, None)
                 self._changed(name, None)
             # What holds until the new probe has looked; one bad look does not end it.
             probe.vitals = vitals
@@ -132,6 +135,7 @@ class Engines:
         del self.entries[name]
         del self._probes[name]
         self._listed.pop(name, None)
+        self._kv_tokens.pop(name, None)
         self._believed.pop(name, None)
         self._drained.discard(name)
         self._offers.clear()
@@ -189,10 +193,15 @@ class Engines:
             if self._probes.get(name) is probe:  # not one that was replaced
                 self._changed(name, vitals)
 
+        def on_load(waiting: int | None) -> None:
+            if self._probes.get(name) is probe:
+                self._feed(EngineLooked(name, waiting))
+
         probe = Probe(
             entry.name,
             entry.url,
             on_change,
+            on_load,
             api_key=entry.api_key,
             interval_s=self._health.interval_s,
             timeout_s=self._health.timeout_s,
@@ -220,7 +229,10 @@ class Engines:
         if vitals is None:
             kv_tokens = load.backend.profile.kv_tokens if load else None
         else:
-            kv_tokens = vitals.metrics.kv_tokens
+            # An engine that does not say for once is no larger than it said before.
+            kv_tokens = vitals.metrics.kv_tokens or self._kv_tokens.get(name)
+            if kv_tokens is not None:
+                self._kv_tokens[name] = kv_tokens
             max_in_flight = vitals.max_in_flight
             models = models if entry.model else frozenset(vitals.models)
         if models:

@@ -41,7 +41,8 @@ class Vitals:
 
 
 class Probe:
-    """Watches one engine. `on_change` hears of it at the first look and at each change.
+    """Watches one engine. `on_change` hears of it at the first look and at each change, `on_load`
+    at each look how many calls wait in it (None: it does not say).
 
     It says None when the engine is down: it failed several probes in a row, or a call could not
     even connect (`suspect`). One good probe brings it back.
@@ -52,6 +53,7 @@ class Probe:
         name: str,
         url: str,
         on_change: Callable[[Vitals | None], None],
+        on_load: Callable[[int | None], None] = lambda _: None,
         *,
         api_key: str | None = None,
         interval_s: float = 5.0,
@@ -65,6 +67,7 @@ class Probe:
         self._name = name
         self._base = base_url(url)
         self._on_change = on_change
+        self._on_load = on_load
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._interval_s = interval_s
         self._has_info = has_info
@@ -171,7 +174,7 @@ class Probe:
 
     def _tell(self, vitals: Vitals | None) -> None:
         self.vitals = vitals
-        # Load changes with each look and concerns nobody here; identity and size do.
+        # Identity and size hardly ever change; load does with each look.
         seen = None
         if vitals is not None:
             seen = (
@@ -183,6 +186,8 @@ class Probe:
         if (seen,) != self._told:
             self._told = (seen,)
             self._on_change(vitals)
+        if vitals is not None:
+            self._on_load(vitals.metrics.waiting)
 
 
 def _models(body: bytes) -> dict[str, int | None]:

@@ -51,6 +51,14 @@ class Changes:
             self._health.reset(load)
             self._ledger.room_changed(load, now, out)
 
+    def look_at_engine(
+        self, backend_id: BackendId, waiting: int | None, now: float, out: list[Command]
+    ) -> None:
+        """An engine says how many calls wait in it, or does not say."""
+        load = self._fleet.loads.get(backend_id)
+        if load is not None and load.looked(waiting, now):
+            self._ledger.room_changed(load, now, out)
+
     def change_policy(self, policy: Policy, now: float, out: list[Command]) -> None:
         """Decide by this policy; what is queued is ordered anew."""
         waiting = self._placement.clear()

@@ -102,6 +102,15 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLooked:
+    """A probe has looked at a backend's engine; `waiting` calls are in the engine's own queue."""
+
+    backend_id: BackendId
+    waiting: int | None
+    """None: it does not say."""
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyChanged:
     """From now on decide by this policy; what is queued is ordered anew."""
 
@@ -169,6 +178,7 @@ Event = (
     | BackendRemoved
     | BackendTrusted
     | Heard
+    | EngineLooked
     | PolicyChanged
     | Reconfigured
     | WorkflowDeclared

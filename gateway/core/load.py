@@ -3,6 +3,7 @@
 from math import inf
 
 from gateway.core.breaker import Breaker, BreakerState
+from gateway.core.budget import Budget
 from gateway.core.calibration import Calibration, Speed
 from gateway.core.call import Call
 from gateway.core.cost import unloaded_s
@@ -25,6 +26,7 @@ class BackendLoad:
         "backlog_s",
         "bound",
         "breaker",
+        "budget",
         "calibration",
         "context_tokens",
         "heard_at",
@@ -52,6 +54,8 @@ class BackendLoad:
         self.state = state
         self.breaker = Breaker(backend.id)
         """Whether its calls succeed. It is given new ones if this admits and `state` is up."""
+        self.budget = Budget()
+        """How much of the KV budget it may have: less when calls wait in the engine."""
         self.heard_at = 0.0
         """When a call last gave a sign of life."""
         self.was_silent = False
@@ -82,6 +86,7 @@ class BackendLoad:
         self.prefix.capacity_tokens = backend.profile.kv_tokens
         if state is BackendState.DOWN:
             self.prefix.forget()  # who comes back from the dead has an empty cache
+            self.budget = Budget()
 
     @property
     def kv_tokens(self) -> int:
@@ -140,7 +145,7 @@ class BackendLoad:
         if (ramp < 1.0 or breaker.state is not _CLOSED) and self.is_held_back():
             return -inf
         reserved_tokens = self._own_tokens + self.prefix.referenced_tokens
-        return budget_share * ramp * profile.kv_tokens - reserved_tokens
+        return budget_share * ramp * self.budget.share * profile.kv_tokens - reserved_tokens
 
     def needed_tokens(self, call: Call) -> int:
         """Return the KV tokens that the call would add here."""
@@ -216,6 +221,15 @@ class BackendLoad:
         )
         self.calibration.started(call, now, is_crowded=is_crowded)
 
+    def looked(self, waiting: int | None, now: float) -> bool:
+        """The engine was looked at; `waiting`: calls in its queue. Return whether room changed.
+
+        Calls that came lately may well wait for others' prompts to be read. Given twice the time
+        that should take, and a second, they wait for room.
+        """
+        expected = sum(_may_be_unread(call, now) for call in self.running.values())
+        return self.budget.looked(waiting, expected)
+
     def recall(self, saved: Speed) -> None:
         """Take over what an earlier process learned of the backend's speed."""
         self.calibration.restore(saved)
@@ -240,3 +254,10 @@ def load_of(call: Call) -> BackendLoad:
     load = call.load
     assert load is not None, f"running call {call.request.id} has no backend"
     return load
+
+
+def _may_be_unread(call: Call, now: float) -> bool:
+    """Return whether a running call's prompt may still be waiting for its turn to be read."""
+    if call.first_token_at is not None or call.started_at is None:
+        return False
+    return now <= call.started_at + 2 * (call.prefill_ends_at - call.started_at) + 1.0

@@ -14,6 +14,7 @@ from gateway.core.events import (
     BackendChanged,
     BackendRemoved,
     BackendTrusted,
+    EngineLooked,
     Event,
     Failed,
     Finished,
@@ -116,6 +117,8 @@ class Scheduler:
                 self._changes.trust(backend_id, now, out)
             case Heard(backend_id):
                 self._hear(self.fleet.loads.get(backend_id), now, out)
+            case EngineLooked(backend_id, waiting):
+                self._changes.look_at_engine(backend_id, waiting, now, out)
             case PolicyChanged(policy):
                 self._changes.change_policy(policy, now, out)
             case Reconfigured():
@@ -242,6 +245,7 @@ class Scheduler:
         call.prompt_tokens_told = event.prompt_tokens
         load = load_of(call)
         self.health.succeeded(load, call, now)
+        load.budget.answered()
         self._ledger.learn(call, now, event)
         self._ledger.end_run(call, Outcome.COMPLETED, None, now, out)
 
@@ -252,6 +256,8 @@ class Scheduler:
         call.tokens_seen = event.output_tokens
         load = load_of(call)
         self.health.failed(load, call, event.kind, now)
+        if event.kind is FailureKind.OVERLOADED:
+            load.budget.refused()
         invalid = event.kind is FailureKind.INVALID_REQUEST
         # With no backend up it could only wait for its timeout; a new call would be refused too.
         may_retry = event.retryable and not invalid and bool(self.fleet.open_for(call))

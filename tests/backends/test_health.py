@@ -83,6 +83,26 @@ async def test_nothing_new_is_said_while_nothing_changes() -> None:
         assert len(watch.said) == 1
 
 
+async def test_each_look_tells_how_many_calls_wait_in_the_engine() -> None:
+    heard: list[int | None] = []
+    enough = asyncio.Event()
+
+    def hear(waiting: int | None) -> None:
+        heard.append(waiting)
+        if len(heard) == 3:
+            enough.set()
+
+    async with a_fake_backend(plain) as engine:
+        probe = Probe("e", engine.url, lambda _: None, hear, interval_s=0.01)
+        running = asyncio.ensure_future(probe.run())
+        async with asyncio.timeout(5):
+            await enough.wait()
+        running.cancel()
+        await asyncio.wait([running])
+
+    assert len(set(heard)) == 1
+
+
 async def test_an_engine_that_was_up_is_down_only_after_several_failures() -> None:
     """Case 156."""
     async with a_fake_backend(plain) as engine, watching(engine) as (_, watch):

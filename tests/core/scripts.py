@@ -19,6 +19,7 @@ from gateway.core.events import (
     BackendChanged,
     BackendRemoved,
     BackendTrusted,
+    EngineLooked,
     Event,
     Failed,
     Finished,
@@ -135,6 +136,7 @@ _MOVES = (
     "add",
     "trust",
     "hear",
+    "look",
     "policy",
     "rules",
     "declare",
@@ -328,6 +330,10 @@ class Player:
     def _hear(self, a: int, _: int, __: int) -> None:
         loads = [*sorted(self.scheduler.fleet.loads), BackendId("nowhere")]
         self.feed(Heard(loads[a % len(loads)]))
+
+    def _look(self, a: int, b: int, _: int) -> None:
+        loads = [*sorted(self.scheduler.fleet.loads), BackendId("nowhere")]
+        self.feed(EngineLooked(loads[a % len(loads)], (None, 0, 0, 9)[b % 4]))
 
     def _trust(self, a: int, _: int, __: int) -> None:
         loads = [*sorted(self.scheduler.fleet.loads), BackendId("nowhere")]
