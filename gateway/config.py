@@ -412,7 +412,7 @@ class HealthEntry(_Strict):
     """From the opening to the first trial; doubled each time."""
     max_cooldown_s: Positive = 120.0
     """No longer than this."""
-    ramp_s: NotNegative = 20.0
+    ramp_s: NotNegative = 8.0
     """How long it takes until a backend that is back has all of its budget."""
     max_ejected_share: Share = 0.5
     """No more of a model's backends that are up are kept out."""

@@ -17,6 +17,8 @@ from gateway.backends.offers import read_openapi
 MAX_BYTES = 4 * 1024 * 1024
 FAILURES_UNTIL_DOWN = 3
 """One late answer of a busy engine is no death."""
+DOWN_INTERVAL_S = 1.0
+"""One that is down is looked at this often, if not more often anyway: it is missed."""
 JITTER = 0.1
 """Probes of a large fleet must not march in step."""
 
@@ -94,7 +96,10 @@ class Probe:
                 await self._look(session)
                 self.has_looked.set()
                 self._look_now.clear()
-                pause_s = self._interval_s * self._random.uniform(1 - JITTER, 1 + JITTER)
+                pause_s = self._interval_s
+                if self.vitals is None:
+                    pause_s = min(pause_s, DOWN_INTERVAL_S)
+                pause_s *= self._random.uniform(1 - JITTER, 1 + JITTER)
                 try:
                     async with asyncio.timeout(pause_s):
                         await self._look_now.wait()

@@ -36,7 +36,7 @@ class HealthRules:
     cooldown_s: float = 5.0
     """Doubled with each opening that follows soon on the last."""
     max_cooldown_s: float = 120.0
-    ramp_s: float = 20.0
+    ramp_s: float = 8.0
     """How long it takes until a backend that is back has all of its budget."""
     max_ejected_share: float = 0.5
     """Of the backends of a model that are up, no more than this share is kept out."""

@@ -35,10 +35,10 @@ class Watch:
 
 @asynccontextmanager
 async def watching(
-    engine: FakeBackend, *, api_key: str | None = None
+    engine: FakeBackend, *, api_key: str | None = None, interval_s: float = 0.05
 ) -> AsyncIterator[tuple[Probe, Watch]]:
     watch = Watch()
-    probe = Probe("e", engine.url, watch, api_key=api_key, interval_s=0.05, timeout_s=0.2)
+    probe = Probe("e", engine.url, watch, api_key=api_key, interval_s=interval_s, timeout_s=0.2)
     running = asyncio.ensure_future(probe.run())
     try:
         yield probe, watch
@@ -121,6 +121,16 @@ async def test_an_engine_that_is_not_ready_is_down_from_the_first_look() -> None
     async with a_fake_backend(plain) as engine:
         engine.is_healthy = False
         async with watching(engine) as (_, watch):
+            assert await watch.next() is None
+            engine.is_healthy = True
+            assert await watch.next() is not None
+
+
+async def test_one_that_is_down_is_looked_at_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.backends.health.DOWN_INTERVAL_S", 0.05)
+    async with a_fake_backend(plain) as engine:
+        engine.is_healthy = False
+        async with watching(engine, interval_s=60.0) as (_, watch):
             assert await watch.next() is None
             engine.is_healthy = True
             assert await watch.next() is not None

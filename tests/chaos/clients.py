@@ -129,8 +129,13 @@ class Clients:
             )
             return told.outcome == "completed"
 
-        if await stage("plan") and all(await asyncio.gather(stage("a"), stage("b"))):
-            await stage("answer", final=True)
+        is_fine = await stage("plan") and all(await asyncio.gather(stage("a"), stage("b")))
+        if is_fine and await stage("answer", final=True):
+            return
+        # Nobody else would say that it is over.
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        async with self.http.post(f"{self.url}/v1/workflows/{name}/complete", headers=headers):
+            pass
 
 
 async def at_rate(

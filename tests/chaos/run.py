@@ -66,10 +66,9 @@ class Size:
 
 async def main(options: argparse.Namespace) -> int:
     """Run it all; return the exit code."""
-    with tempfile.TemporaryDirectory() as folder:
-        figure = await chaos(
-            Path(folder), options.port, options.seconds, options.rate, options.seed
-        )
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.keep or Path(temporary)
+        figure = await chaos(folder, options.port, options.seconds, options.rate, options.seed)
     print(figure.markdown())  # noqa: T201 - the report
     return 1 if figure.wrong else 0
 
@@ -165,4 +164,5 @@ if __name__ == "__main__":
     parser.add_argument("--rate", type=float, default=20.0, help="calls or workflows a second")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--port", type=int, default=25000, help="this one and the eight after it")
+    parser.add_argument("--keep", type=Path, help="an empty folder for logs and decisions")
     sys.exit(asyncio.run(main(parser.parse_args())))
