@@ -47,11 +47,9 @@ from gateway.runtime.driver import Driver, Observer
 from gateway.runtime.lag import LoopLag
 from gateway.sim.recorder import Recorder
 from gateway.telemetry.counters import Counters
-from gateway.telemetry.decisions import DecisionLog, Recent
+from gateway.telemetry.decisions import DecisionLog
 from gateway.telemetry.prometheus import render
-from gateway.telemetry.requests import Requests
-from gateway.telemetry.timelines import Timelines
-from gateway.telemetry.trends import Trends
+from gateway.telemetry.watch import Watch
 from gateway.traces import Traces
 from gateway.tuning import live_tuner
 
@@ -102,11 +100,7 @@ class Gateway:
             declared=self._specs,
         )
         self._lag = LoopLag()
-        self._recent = Recent()
-        self._requests = Requests(self.scheduler)
-        self._timelines = Timelines()
-        self._started_at = self._clock.now()
-        self._trends = Trends(self.scheduler.placement.policy, self._started_at)
+        self._watch = Watch(self.scheduler, self._clock.now())
         self._ended = EndedWorkflows()
         self._wish: dict[str, object] = {}
         """What of the configured policy was changed since, by an operator or the tuner."""
@@ -122,10 +116,7 @@ class Gateway:
         self._log: DecisionLog | None = None
         self.observers: list[Observer] = [
             self.counters.observe,
-            self._recent.observe,
-            self._requests.observe,
-            self._timelines.observe,
-            self._trends.observe,
+            self._watch.observe,
             self._ended.observe,
             recorder.observe,
         ]
@@ -226,7 +217,7 @@ class Gateway:
         settings = self._settings
         tenants = self.tenants
         self.register = Register(
-            self._predictor, self._clock, self._requests.expect, self.traces.introduce
+            self._predictor, self._clock, self._watch.requests.expect, self.traces.introduce
         )
         door = Door(
             LocalDesk(self.driver, self.register, self.alpha),
@@ -272,7 +263,6 @@ class Gateway:
             admin_router(
                 self.driver,
                 self._sources(),
-                recent=self._recent,
                 make_policy=self._changed_policy,
                 admin_key=key.get_secret_value() if key else None,
                 open_without_key=settings.is_admin_loopback,
@@ -293,13 +283,10 @@ class Gateway:
             scheduler=self.scheduler,
             clock=self._clock,
             vitals=self.engines.vitals,
-            trends=self._trends,
-            timelines=self._timelines,
-            requests=self._requests,
+            watch=self._watch,
             predictor=self._predictor,
             tuner=self._tuner,
             missing=self.missing,
-            started_at=self._started_at,
         )
 
     def alpha(self) -> float | None:

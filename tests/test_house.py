@@ -56,6 +56,7 @@ TESTED_ELSEWHERE = {
     "gateway/emulator/tgi_requests.py": "tests/emulator/test_tgi.py",
     # Tested with their neighbours.
     "gateway/config_file.py": "tests/test_config.py",
+    "gateway/telemetry/watch.py": "tests/api/test_live.py",
     "gateway/telemetry/histogram.py": "tests/telemetry/test_counters.py",
     "gateway/telemetry/prometheus.py": "tests/telemetry/test_counters.py",
     # Composition and command lines: whole programs.

@@ -18,7 +18,6 @@ from gateway.api.tuner import tuner_router
 from gateway.core.events import PolicyChanged
 from gateway.core.policies.base import Policy
 from gateway.runtime.driver import Driver
-from gateway.telemetry.decisions import Recent
 
 PolicyMaker = Callable[[dict[str, object]], Policy]
 """Builds a policy from the configured one with some settings changed; ValueError says what is
@@ -50,7 +49,6 @@ def admin_router(
     driver: Driver,
     sources: Sources,
     *,
-    recent: Recent,
     make_policy: PolicyMaker,
     admin_key: str | None,
     open_without_key: bool,
@@ -69,7 +67,7 @@ def admin_router(
             {
                 **snapshots.state(scheduler, clock.now()),
                 "backends": backends(),
-                "recent": recent.latest(min(max(decisions, 0), 1000)),
+                "recent": sources.watch.recent.latest(min(max(decisions, 0), 1000)),
             }
         )
 
@@ -105,7 +103,7 @@ def admin_router(
     router.include_router(fleet_router(fleet, show))
     router.include_router(reload_router(fleet))
     router.include_router(tuner_router(sources.tuner))
-    router.include_router(requests_router(sources.requests, scheduler, clock))
+    router.include_router(requests_router(sources.watch.requests, scheduler, clock))
     router.include_router(live_router(sources, is_stopping))
     return router
 

@@ -97,7 +97,7 @@ def live_router(sources: Sources, is_over: Callable[[], bool]) -> APIRouter:
 
     @router.get("/trends")
     async def get_trends() -> Json:
-        return Json(history(sources.trends, sources.clock.now()))
+        return Json(history(sources.watch.trends, sources.clock.now()))
 
     @router.get("/events")
     async def get_events() -> Response:

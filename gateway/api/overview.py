@@ -16,9 +16,8 @@ from gateway.core.waits import WAITING
 from gateway.predictor.predictor import LengthPredictor
 from gateway.runtime.clock import Clock
 from gateway.telemetry.digest import Digest, quantile
-from gateway.telemetry.requests import Requests
-from gateway.telemetry.timelines import Timelines
 from gateway.telemetry.trends import SLOT_S, Slot, Trends
+from gateway.telemetry.watch import Watch
 from gateway.tuner.tuner import Tuner
 
 MAX_QUEUES = 50
@@ -36,25 +35,22 @@ class Sources:
     scheduler: Scheduler
     clock: Clock
     vitals: Callable[[], snapshots.Vitals]
-    trends: Trends
-    timelines: Timelines
-    requests: Requests
+    watch: Watch
     predictor: LengthPredictor
     tuner: Tuner
     missing: Callable[[], str | None]
     """What keeps the gateway from serving; None: it is ready."""
-    started_at: float
 
 
 def overview(sources: Sources) -> dict[str, object]:
     """Return everything that is shown live. No prompts, no answers."""
     now = sources.clock.now()
-    scheduler, trends = sources.scheduler, sources.trends
+    scheduler, watch, trends = sources.scheduler, sources.watch, sources.watch.trends
     said = sources.vitals()
     tuner = sources.tuner
     return {
         **snapshots.state(scheduler, now),
-        "uptime_ms": ms(now - sources.started_at),
+        "uptime_ms": ms(now - watch.started_at),
         "missing": sources.missing(),
         "slot_s": SLOT_S,
         "backends": [
@@ -62,12 +58,12 @@ def overview(sources: Sources) -> dict[str, object]:
             for name, load in sorted(scheduler.fleet.loads.items())
         ],
         "queues": queues(scheduler.calls.values(), now),
-        "workflows": workflows(sources.timelines, scheduler, now),
+        "workflows": workflows(watch.timelines, scheduler, now),
         "rates": rates(trends, now),
         "trend": [point(slot, now) for slot in trends.slots(now, 2)],
         "prediction": prediction(sources.predictor),
         "tuner": {"searches": len(tuner.history), "is_searching": tuner.is_searching},
-        "requests": [brief(one, now) for one in islice(sources.requests.latest(), MAX_REQUESTS)],
+        "requests": [brief(one, now) for one in islice(watch.requests.latest(), MAX_REQUESTS)],
     }
 
 
