@@ -207,10 +207,11 @@ class Gateway:
             self._predictor,
             self._tuner,
             tenants=[] if self.keys is None else [key.owner for key in self.keys.entries],
+            limited={} if self.keys is None else self.keys.refused(),
             alpha=self.alpha(),
             reloads_refused=self._reloader.refused if self._reloader else 0,
         )
-        return render(self.counters, now, self._lag.seconds)
+        return render(self.counters, now, self._lag.seconds, self.register.overhead_s)
 
     def _build_apps(self) -> tuple[Front, FastAPI]:
         """Return what clients are served, and /admin; the same routes if they share a port."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from gateway import __version__
 from gateway.core.load import BackendLoad
@@ -28,6 +28,7 @@ def gauges(
     tuner: Tuner,
     *,
     tenants: Collection[str],
+    limited: Mapping[tuple[str, str], int],
     alpha: float | None,
     reloads_refused: int,
 ) -> Gauges:
@@ -42,6 +43,7 @@ def gauges(
         tasks=len(asyncio.all_tasks()),
         reloads_refused=reloads_refused,
         tenants={name: by_tenant[name].requests for name in tenants if name in by_tenant},
+        limited=limited,
         backends=tuple(
             _backend(name, load, policy) for name, load in sorted(scheduler.fleet.loads.items())
         ),

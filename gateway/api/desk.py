@@ -21,6 +21,7 @@ from gateway.core.types import BackendId, InferenceRequest, RequestId, TenantId,
 from gateway.predictor.predictor import LengthPredictor
 from gateway.runtime.clock import Clock
 from gateway.runtime.driver import Driver, Refused
+from gateway.telemetry.histogram import SHORT, Histogram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +131,8 @@ class Register:
         self.first_tries = FirstTries()
         self.expect = expect
         """Is told the gateway's and the client's id of the request that arrives next."""
+        self.overhead_s = Histogram(SHORT)
+        """From a request that was read to its arrival at the scheduler: parsed and predicted."""
 
     def enter(self, arrival: Arrival, account: Account) -> "Entry":
         """Charge a call that comes; ApiError 429 if its key's limits forbid it."""
@@ -155,9 +158,11 @@ class Entry:
         The request must arrive at once.
         """
         output = self.lesson.output
-        self._permit.expect(output.mean_tokens, self._register.clock.now())
-        arrival = self._arrival
-        self._register.expect(arrival.id, arrival.request_id)
+        register, arrival = self._register, self._arrival
+        now = register.clock.now()
+        self._permit.expect(output.mean_tokens, now)
+        register.overhead_s.observe(now - arrival.began_at)
+        register.expect(arrival.id, arrival.request_id)
         return InferenceRequest(
             id=arrival.id,
             model=arrival.outline.model,

@@ -4,6 +4,7 @@ A call is admitted or refused in one step, without an await: all limits are look
 any is charged, so a burst cannot slip through and a refusal by one limit costs nothing of another.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -69,6 +70,8 @@ class Account:
 
     def __init__(self, limits: KeyLimits, now: float) -> None:
         self.in_flight = 0
+        self.refused: Counter[str] = Counter()
+        """Calls turned away, by the code of the limit."""
         self._limits = limits
         self._requests = _bucket(None, limits.requests_per_minute, now)
         self._tokens = _bucket(None, limits.tokens_per_minute, now)
@@ -124,6 +127,7 @@ class Account:
         return headers
 
     def _over(self, code: OwnCode, what: str, retry_after_s: float, now: float) -> ApiError:
+        self.refused[code] += 1
         return ApiError(
             status=HTTPStatus.TOO_MANY_REQUESTS,
             message=f"Your API key's limit of {what} is reached.",

@@ -1,5 +1,6 @@
 """TenantResolver: who is charged for a call, and what they may do."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -92,6 +93,14 @@ class KeyHolders:
             callers[entry.sha256] = Caller(TenantId(entry.owner), account, models, entry.sha256)
         self._callers = callers
         self.entries = entries
+
+    def refused(self) -> Counter[tuple[str, str]]:
+        """Return how many calls the limits of keys have turned away, by tenant and code."""
+        counted: Counter[tuple[str, str]] = Counter()
+        for caller in self._callers.values():
+            for code, count in caller.account.refused.items():
+                counted[caller.tenant, code] += count
+        return counted
 
     def resolve(self, headers: Iterable[Header]) -> Caller:
         """Return whose key it is."""

@@ -62,6 +62,8 @@ class Gauges:
     reloads_refused: int = 0
     tenants: Mapping[str, int] = field(default_factory=dict)
     """Calls held or queued, of tenants that have a key."""
+    limited: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Calls that the limits of a key turned away, by tenant and code."""
     backends: tuple[BackendGauges, ...] = ()
     predictor: PredictorGauges | None = None
     tuner: TunerGauges | None = None

@@ -18,10 +18,13 @@ from gateway.telemetry.histogram import Histogram
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def render(counters: Counters, gauges: Gauges, loop_lag_s: Histogram) -> bytes:
+def render(
+    counters: Counters, gauges: Gauges, loop_lag_s: Histogram, overhead_s: Histogram
+) -> bytes:
     """Return everything in the text format, with what the process itself uses."""
     registry = CollectorRegistry()
-    registry.register(_Collected([*_counted(counters), *_gauged(gauges), _lag(loop_lag_s)]))
+    own = _own(loop_lag_s, overhead_s)
+    registry.register(_Collected([*_counted(counters), *_gauged(gauges), *own]))
     ProcessCollector(registry=registry)
     return generate_latest(registry)
 
@@ -130,6 +133,12 @@ def _gauged(gauges: Gauges) -> Iterator[Metric]:
     yield _gauge(
         "hexsage_tenant_requests_queued", "Requests held or queued.", "tenant", gauges.tenants
     )
+    yield _counter(
+        "hexsage_key_refusals",
+        "Requests that the limits of a key turned away.",
+        ("tenant", "code"),
+        gauges.limited.items(),
+    )
     yield from _backends(gauges.backends)
     if gauges.predictor is not None:
         yield from _predictor(gauges.predictor)
@@ -211,12 +220,14 @@ def _tuner(tuner: TunerGauges) -> Iterator[Metric]:
     )
 
 
-def _lag(seconds: Histogram) -> Metric:
-    family = HistogramMetricFamily(
-        "hexsage_event_loop_lag_seconds", "How late a timer of the event loop fires."
-    )
-    family.add_metric([], seconds.cumulative(), seconds.total)
-    return family
+def _own(loop_lag_s: Histogram, overhead_s: Histogram) -> Iterator[Metric]:
+    for name, text, seconds in (
+        ("event_loop_lag", "How late a timer of the event loop fires.", loop_lag_s),
+        ("overhead", "From a request that was read to its place in the queue.", overhead_s),
+    ):
+        family = HistogramMetricFamily(f"hexsage_{name}_seconds", text)
+        family.add_metric([], seconds.cumulative(), seconds.total)
+        yield family
 
 
 def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:

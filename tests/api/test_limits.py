@@ -204,6 +204,10 @@ async def test_a_burst_gets_what_the_limit_says_and_not_one_more(
         assert {reply.error["type"] for reply in refused} == {"rate_limit_error"}
         assert all(int(reply.headers["retry-after"]) >= 1 for reply in refused)
         assert all(reply.headers["x-should-retry"] == "true" for reply in refused)
+        metrics = (await gw.request("GET", "/metrics")).body.decode()
+        counted = f'hexsage_key_refusals_total{{code="{code}",tenant="one"}} {len(refused)}.0'
+        assert counted in metrics
+        assert f"hexsage_overhead_seconds_count {len(good)}.0" in metrics
 
 
 @pytest.mark.anyio

@@ -31,7 +31,7 @@ def counters() -> Counters:
 
 
 def rendered(counted: Counters | None = None, gauges: Gauges = NOBODY) -> bytes:
-    return render(counted or counters(), gauges, Histogram())
+    return render(counted or counters(), gauges, Histogram(), Histogram())
 
 
 def a_settle(
