@@ -33,7 +33,10 @@ class Asked:
     stream: bool = False
     hide_usage: bool = False
     form: str = ""
-    """See Call: progress of the answer may be observed although its client does not stream."""
+    """See Call: progress of the answer may be observed although its client does not stream.
+
+    It is not promised to the scheduler: silence of such a call is no sign that its engine hangs.
+    """
     max_tokens: int | None = None
     priority: int = 0
 

@@ -48,7 +48,6 @@ class Arrival:
     """What it says it tries again."""
     body_bytes: int = 0
     streams: bool = False
-    """From the engine, if not to the client."""
     explains: bool = False
 
 
@@ -81,7 +80,7 @@ def arrival_of(
         queue_timeout_s=queue_timeout_s,
         retries=Try.of(tenant, body) if said.is_retry else None,
         body_bytes=len(body),
-        streams=asked.stream or bool(asked.form),
+        streams=asked.stream,
         explains=said.explain,
     )
 

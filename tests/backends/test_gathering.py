@@ -164,6 +164,23 @@ async def test_an_answer_above_the_limit_is_given_up() -> None:
         assert len(engine.calls) == 1
 
 
+async def test_silence_is_no_sign_that_the_engine_hangs() -> None:
+    async with a_fake_backend(plain) as engine, a_gateway(engine, **ON) as gw:
+        promised: list[bool] = []
+
+        async def look(exchange: Exchange) -> None:
+            calls = gw.gateway.scheduler.calls.values()
+            promised.extend(call.request.reports_first_token for call in calls)
+            await plain(exchange)
+
+        engine.script = look
+        for _ in range(2):  # asked for whole, and as a stream
+            await gw.post(chat())
+        await gw.post(chat(stream=True))
+
+        assert promised == [False, False, True]
+
+
 async def test_a_client_that_leaves_takes_its_work_with_it() -> None:
     async with a_fake_backend(plain) as engine, a_gateway(engine, **ON) as gw:
         told = asyncio.Event()
