@@ -11,7 +11,7 @@ from gateway.api.access import NOTE, Note
 from gateway.api.asgi import BodyGone, RequestIds, kept_request_id, send_error, send_whole
 from gateway.api.calls import Asked, missing_model
 from gateway.api.desk import Desk, Turn, arrival_of
-from gateway.api.disconnect import ClientLeft, client_present
+from gateway.api.disconnect import PRESENCE, ClientLeft, client_present
 from gateway.api.endpoints import Endpoint
 from gateway.api.errors import ApiError
 from gateway.api.explain import server_timing
@@ -165,8 +165,7 @@ class Exchange:
         if note is not None:
             note.tenant, note.model = tenant, asked.public_model
         try:
-            watched = upload.receive if upload else self._receive
-            async with client_present(watched, door.patience_s) as client:
+            async with self._client(upload) as client:
 
                 async def relay(turn: Turn) -> None:
                     if note is not None:
@@ -184,6 +183,14 @@ class Exchange:
             # If the client's own upload broke, that is what the engine broke on.
             own = upload.failure if upload is not None else None
             await self.fail(own or errors.failure(error), is_told=error.is_told)
+
+    def _client(self, upload: FormUpload | None) -> client_present:
+        patience_s = self._door.patience_s
+        if upload is not None:
+            # Who watches takes the pieces of the form in, on the way.
+            return client_present(upload.receive, patience_s)
+        presence = self._scope.get("state", {}).get(PRESENCE)
+        return client_present(self._receive, patience_s, presence)
 
     async def fail(self, error: ApiError, *, is_told: bool = False) -> None:
         """Tell the client what went wrong, in the form that is still open."""

@@ -2,13 +2,21 @@
 
 import asyncio
 import socket
+from collections.abc import Iterable
 from http import HTTPStatus
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application, ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from gateway.api.asgi import RequestIds
+from gateway.api.disconnect import PRESENCE, Presence
 from gateway.api.door import ABORT
 from gateway.api.errors import ApiError, bad_request
+from gateway.backends.base import Header
 
 KEEP_ALIVE_IDLE_S = 60
 KEEP_ALIVE_INTERVAL_S = 15
@@ -21,22 +29,101 @@ UNACKNOWLEDGED_S = 60
 _ids = RequestIds()
 
 
+class OneWrite(RequestResponseCycle):
+    """A request's way through the application, whose answer's head goes out with what follows it.
+
+    uvicorn writes them apart and looks at each header by itself.
+    """
+
+    _head = b""
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Take a part of the answer."""
+        if self.response_complete or self.scope["method"] == "HEAD":
+            await super().send(message)
+            return
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if message["type"] == "http.response.start" and not self.response_started:
+            self._begin(message["status"], message.get("headers", ()))
+        elif message["type"] == "http.response.body" and self.response_started:
+            self._go_on(message.get("body", b""), ends=not message.get("more_body", False))
+        else:
+            await super().send(message)
+
+    def _begin(self, status: int, headers: Iterable[Header]) -> None:
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        content = [STATUS_LINE[status]]
+        closes = False
+        for name, value in (*self.default_headers, *headers):
+            content.append(b"%b: %b\r\n" % (name, value))
+            if name == b"content-length":
+                self.chunked_encoding = False
+                self.expected_content_length = int(value)
+            elif name == b"transfer-encoding":
+                self.chunked_encoding = True
+            elif name == b"connection" and b"close" in value.lower():
+                self.keep_alive = False
+                closes = True
+        if not self.keep_alive and not closes:
+            content.append(b"connection: close\r\n")
+        if self.chunked_encoding is None and status not in (204, 304):
+            self.chunked_encoding = True
+            content.append(b"transfer-encoding: chunked\r\n")
+        head = b"".join(content)
+        if head.count(b"\n") != len(content) or head.count(b"\r") != len(content):
+            raise RuntimeError("a header of the answer has a line end in it")
+        self._head = head + b"\r\n"
+
+    def _go_on(self, body: bytes, *, ends: bool) -> None:
+        head, self._head = self._head, b""
+        if self.chunked_encoding:
+            framed = b"%b%x\r\n%b\r\n" % (head, len(body), body) if body else head
+            self.transport.write(framed + b"0\r\n\r\n" if ends else framed)
+        else:
+            self.expected_content_length -= len(body)
+            if self.expected_content_length < 0 or (ends and self.expected_content_length):
+                raise RuntimeError("the answer is not as long as it says")
+            self.transport.writelines((head, body))
+        if ends:
+            self.response_complete = True
+            self.message_event.set()
+            if not self.keep_alive:
+                self.transport.close()
+            self.on_response()
+
+
 class Protocol(HttpToolsProtocol):
     """One connection. `http=Protocol` in uvicorn's settings."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Have the kernel watch whether the client is still there."""
         super().connection_made(transport)
+        self._presence = Presence()
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _OPTIONS:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Say that the client has gone."""
+        super().connection_lost(exc)
+        self._presence.gone()
+
     def on_message_begin(self) -> None:
-        """Leave requests a way to cut their connection."""
+        """Leave requests a way to cut their connection, and to hear of its end."""
         super().on_message_begin()
-        self.scope["state"][ABORT] = self.transport.abort
+        state = self.scope["state"]
+        state[ABORT] = self.transport.abort
+        state[PRESENCE] = self._presence
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        cycle.__class__ = OneWrite  # uvicorn names its own class, and asks nobody
+        super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP in OpenAI's shape, and close."""
