@@ -26,7 +26,6 @@ TESTED_ELSEWHERE = {
     "gateway/api/desk.py": "tests/api/test_limits.py",
     "gateway/api/door.py": "tests/api/test_endpoints.py",
     "gateway/api/kept.py": "tests/api/test_endpoints.py",
-    "gateway/api/lesson.py": "tests/api/test_endpoints.py",
     "gateway/api/openapi.py": "tests/fuzz/test_openapi.py",
     "gateway/api/protocol.py": "tests/cases/test_disclosure.py",
     "gateway/api/said.py": "tests/api/test_calls.py",

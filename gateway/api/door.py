@@ -16,7 +16,7 @@ from gateway.api.endpoints import Endpoint
 from gateway.api.errors import ApiError
 from gateway.api.explain import server_timing
 from gateway.api.kept import Keeper, Keepers
-from gateway.api.lesson import outline_of
+from gateway.api.lesson import Outlines
 from gateway.api.limits import without_limit_headers
 from gateway.api.tenants import Caller, TenantResolver
 from gateway.api.uploads import FormUpload
@@ -72,6 +72,7 @@ class Door:
         """Limits of attempts by public model name, as a Call has them."""
         self.queue_timeouts = queue_timeouts
         self.ids = RequestIds()
+        self.outlines = Outlines()
         self._aliases = aliases
         self._models = models
 
@@ -149,7 +150,7 @@ class Exchange:
         door = self._door
         now = door.clock.now()
         tenant = caller.tenant
-        outline = outline_of(endpoint, asked, tenant)
+        outline = door.outlines.of(endpoint, asked, tenant, raw)
         arrival = arrival_of(
             self.own_id,
             self.request_id.decode(),

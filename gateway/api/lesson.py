@@ -1,5 +1,6 @@
 """Lesson: what is predicted of one call, and learned from its end."""
 
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -25,6 +26,8 @@ from gateway.runtime.clock import Clock
 UPLOAD_TOKENS = 1500
 """Half a minute of sound, as Whisper sees it."""
 UPLOAD_OUTPUT_TOKENS = 100
+MAX_OUTLINED, MAX_OUTLINED_BYTES = 512, 16_384
+"""Bodies whose outlines are kept, with their outlines, and how long they may be."""
 NO_PROMPT = Sketch(0, 0)
 UNKNOWN = LengthDistribution.point(1)
 
@@ -66,6 +69,28 @@ def outline_of(endpoint: Endpoint, asked: Asked, tenant: TenantId) -> Outline:
     return Outline(model=model, sketch=sketch, query=query, session=session)
 
 
+class Outlines:
+    """The outlines of bodies that were seen lately: who asks the same again has it at once."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[object, ...], Outline] = OrderedDict()
+
+    def of(self, endpoint: Endpoint, asked: Asked, tenant: TenantId, raw: bytes) -> Outline:
+        """Return the outline of a call with this body."""
+        if len(raw) > MAX_OUTLINED_BYTES or endpoint.is_form:
+            return outline_of(endpoint, asked, tenant)
+        said = asked.said
+        key = (raw, endpoint.path, asked.model, tenant, said.stage, said.hint_tokens, said.session)
+        outline = self._known.get(key)
+        if outline is None:
+            outline = self._known[key] = outline_of(endpoint, asked, tenant)
+            if len(self._known) > MAX_OUTLINED:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(key)
+        return outline
+
+
 class Told(Protocol):
     """What is known of an answer, as far as it has come."""
 
@@ -104,6 +129,12 @@ class Lesson:
         """How long the answer may be, the client's cap included."""
         ratio = school.ratios.of(outline.model)
         self.prompt_tokens = outline.prompt_tokens or estimate_tokens(outline.sketch, ratio)
+
+    @property
+    def further_tokens(self) -> int:
+        """Output tokens of further choices (n > 1), beside the longest."""
+        told = self._prediction
+        return 0 if told is None else max(round(told.work_tokens - told.output.mean_tokens), 0)
 
     def ask(self) -> bool:
         """Have the answer predicted by what is known at once; return whether to `wait` for more."""

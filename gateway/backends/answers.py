@@ -137,23 +137,24 @@ class StreamAnswer:
         if self._first:
             first, self._first = self._first, b""
             return first
-        relay = self._relay
+        relay, connection, loop = self._relay, self._connection, self._loop
         # Comments are no progress, and the time that the client took is not the engine's.
-        self._quiet_since += self._loop.time() - self._left_at
+        self._quiet_since += loop.time() - self._left_at
         self._is_waiting = True
         try:
             while not (relay.ended or relay.failure):
-                passed = await self._next()
+                piece = connection.take() or await connection.read()
+                passed = relay.feed(piece) if piece else relay.finish()
                 if relay.data_events != self._seen_events:
                     self._seen_events = relay.data_events
-                    self._quiet_since = self._loop.time()
+                    self._quiet_since = loop.time()
                 if passed:
                     return passed
         except BackendError as error:
             raise self._broken(error) from None
         finally:
             self._is_waiting = False
-            self._left_at = self._loop.time()
+            self._left_at = loop.time()
         if relay.failure:
             self._stop()
             raise relay.failure

@@ -56,7 +56,6 @@ class Connection(asyncio.Protocol):
         "is_lost",
         "sent_at",
         "status",
-        "times_used",
     )
 
     def __init__(
@@ -75,7 +74,6 @@ class Connection(asyncio.Protocol):
         self.is_busy = False
         self.is_lost = False
         self.sent_at = 0.0
-        self.times_used = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -107,7 +105,6 @@ class Connection(asyncio.Protocol):
         """Begin a call: send its head, and its body if that is at hand."""
         self._begin()
         self.is_busy = True
-        self.times_used += 1
         self.sent_at = self._loop.time()
         self._transport.write(request)
 
@@ -150,6 +147,10 @@ class Connection(asyncio.Protocol):
                 return b""
             await self._wait()
         return self._taken()
+
+    def take(self) -> bytes:
+        """Return what has come of the body and nobody has taken; b"" is no end."""
+        return self._taken() if self._size else b""
 
     async def read_all(self, limit_bytes: int) -> bytes:
         """Return the whole body, or a little more than the limit of a longer one."""
