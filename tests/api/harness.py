@@ -129,12 +129,16 @@ class Running:
 
     async def dial(self, body: object, path: str = "/v1/chat/completions") -> "Wire":
         """Send a call over a connection of its own, which the test can treat as it likes."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         data = json.dumps(body).encode()
-        writer.write(
+        return await self.dial_raw(
             b"POST %b HTTP/1.1\r\nhost: gw\r\ncontent-type: application/json\r\n"
             b"content-length: %d\r\n\r\n%b" % (path.encode(), len(data), data)
         )
+
+    async def dial_raw(self, request: bytes) -> "Wire":
+        """Send these bytes over a connection of its own."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(request)
         await writer.drain()
         self.wires.append(Wire(reader, writer))
         return self.wires[-1]
