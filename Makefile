@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 CODE   := gateway loadgen tests bench tools examples
 
-.PHONY: install demo test test-engines test-clients serve check format bench clean
+.PHONY: install demo test test-engines test-clients test-dashboard serve check format bench clean
 
 install: $(STAMP)
 
@@ -38,6 +38,14 @@ test-engines: $(STAMP)  ## the gateway before real engines (docs/testing.md); fi
 test-clients: $(STAMP)  ## litellm as a client (docs/testing.md); first use installs 200 MB
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,clients]'
 	$(BIN)/python -m pytest tests/e2e/test_litellm.py
+
+# Chromium is Debian's own; where it cannot be had the tests are skipped, by name.
+test-dashboard: $(STAMP)  ## the dashboard in a real browser (docs/testing.md); first use installs Chromium
+	@command -v chromium >/dev/null || { apt-get update -q && apt-get install -yq --no-install-recommends chromium; } \
+		|| echo "no Chromium: the tests that need it will be skipped"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,browser]'
+	mkdir -p demo-report
+	DASHBOARD_SCREENSHOTS=demo-report $(BIN)/python -m pytest tests/dashboard
 
 serve: $(STAMP)
 	$(BIN)/hexsage serve --config backends.yaml
