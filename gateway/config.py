@@ -36,10 +36,10 @@ from gateway.core.breaker import HealthRules
 from gateway.core.policies import DEFAULT_POLICY, PolicySettings, policy_from_name
 from gateway.core.policies.alpha_balanced import Score
 from gateway.core.policies.base import Policy
-from gateway.core.profiles import GpuProfile, built_in
+from gateway.core.profiles import GpuProfile, built_in, roofline
 from gateway.core.retries import RetryRules
+from gateway.core.specs import StageSpec, WorkflowSpec
 from gateway.core.types import Backend, BackendId
-from gateway.core.workflow import StageSpec, WorkflowSpec
 
 ENV_PREFIX = "HEXSAGE_"
 DEFAULT_GPU = "A100-80G"
@@ -172,6 +172,12 @@ class BackendEntry(_Strict):
     """None: discovered from /v1/models."""
     gpu: str | None = None
     """A built-in profile; None: as an A100-80G, so that its speed is only relative."""
+    model_size_b: Positive | None = None
+    """Parameters in billions, for which the profile is computed. None: `gpu`'s table entry."""
+    weight_bits: Annotated[int, Field(gt=0)] | None = None
+    """Of a parameter; None: 16."""
+    gpus: Annotated[int, Field(gt=0)] = 1
+    """GPUs that the engine splits the model over (tensor parallel)."""
     profile: ProfileEntry | None = None
     max_in_flight: Annotated[int, Field(gt=0)] | None = None
     """Calls it may have at once, besides what its KV cache allows; None: no such cap."""
@@ -206,11 +212,20 @@ class BackendEntry(_Strict):
     @classmethod
     def _is_known(cls, gpu: str | None) -> str | None:
         if gpu is not None:
-            try:
-                built_in(gpu)
-            except KeyError as error:
-                raise ValueError(error.args[0]) from None
+            roofline(gpu, 1)  # so small a model fits every GPU there is
         return gpu
+
+    @model_validator(mode="after")
+    def _has_a_profile(self) -> "BackendEntry":
+        if self.model_size_b is None and (self.gpus > 1 or self.weight_bits is not None):
+            raise ValueError(
+                "gpus and weight_bits need model_size_b: without it there is one table"
+            )
+        try:
+            _ = self.gpu_profile
+        except KeyError as error:
+            raise ValueError(f"{error.args[0]} (model_size_b)") from None
+        return self
 
     @field_validator("api_key_env")
     @classmethod
@@ -229,7 +244,7 @@ class BackendEntry(_Strict):
         """What its accelerator does."""
         if self.profile is not None:
             return self.profile.to_core(self.gpu or self.name)
-        return built_in(self.gpu or DEFAULT_GPU)
+        return built_in(self.gpu or DEFAULT_GPU, self.model_size_b, self.weight_bits, self.gpus)
 
     def to_core(
         self,
@@ -353,8 +368,14 @@ class QueueEntry(_Strict):
     """Calls that may wait; with 0, what cannot start is refused."""
     max_bytes: Annotated[int, Field(ge=0)] = 256 * 1024 * 1024
     """Bodies of calls that may wait, in memory."""
+    max_predicted_s: Positive | None = None
+    """Predicted work that may wait, in an average backend's seconds; None: any."""
     timeout_s: Positive = 120.0
     """How long a call may wait."""
+    max_model_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of each of these that one model's calls may fill."""
+    max_backend_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of `max_requests` that may wait for one backend, where a policy binds at arrival."""
     max_tenant_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of each of these that one tenant may fill."""
     on_unreachable_deadline: Unreachable = Unreachable.QUEUE
@@ -362,7 +383,7 @@ class QueueEntry(_Strict):
 
     def to_core(self) -> QueueLimits:
         """Return the limits as the scheduler knows them."""
-        return QueueLimits(**self.model_dump())
+        return QueueLimits(**self.model_dump(exclude_none=True))
 
 
 class TimeoutsEntry(_Strict):

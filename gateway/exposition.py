@@ -39,7 +39,7 @@ def gauges(
         version=__version__,
         queued=scheduler.waiting,
         in_flight=scheduler.running,
-        open_workflows=len(scheduler.workflows),
+        open_workflows=scheduler.workflows.count,
         tasks=len(asyncio.all_tasks()),
         reloads_refused=reloads_refused,
         tenants={name: by_tenant[name].requests for name in tenants if name in by_tenant},

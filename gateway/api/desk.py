@@ -176,6 +176,7 @@ class Entry:
             eligible=arrival.able,
             first_seen_at=self._first_at,
             body_bytes=arrival.body_bytes,
+            further_tokens=self.lesson.further_tokens,
             reports_first_token=arrival.streams,
             queue_timeout_s=arrival.queue_timeout_s,
         )

@@ -165,6 +165,7 @@ def _workflow(
     said: Mapping[str, str], headers: Mapping[bytes, bytes], tenant: TenantId, stage: str | None
 ) -> WorkflowRef | None:
     identity = _short(said.get("workflow-id", ""), "x-workflow-id")
+    is_session = not identity
     identity = identity or _first(headers, WORKFLOW_ID_ALIASES, "the session id")
     if not identity:
         return None
@@ -177,6 +178,7 @@ def _workflow(
         stage=stage,
         deadline_s=None if deadline_ms is None else deadline_ms / 1000,
         final=final or dynamo_final,
+        is_session=is_session,
     )
 
 

@@ -23,7 +23,7 @@ def state(scheduler: Scheduler, now: float) -> dict[str, object]:
         "queued_bytes": waiting.body_bytes,
         "queued_predicted_ms": ms(waiting.predicted_s),
         "in_flight": scheduler.running,
-        "open_workflows": len(scheduler.workflows),
+        "open_workflows": scheduler.workflows.count,
         "policy": policy(scheduler.placement.policy),
         "models": scheduler.fleet.models(),
     }

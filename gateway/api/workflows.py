@@ -15,8 +15,8 @@ from gateway.api.tenants import TenantResolver
 from gateway.core.commands import Command, WorkflowEnded
 from gateway.core.events import Event, WorkflowCancelled, WorkflowCompleted, WorkflowDeclared
 from gateway.core.scheduler import Scheduler
+from gateway.core.specs import StageSpec, WorkflowSpec
 from gateway.core.types import TenantId, WorkflowKey
-from gateway.core.workflow import StageSpec, WorkflowSpec
 from gateway.runtime.clock import Clock
 from gateway.runtime.driver import Driver
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class CallState(StrEnum):
     """Where a call stands."""
 
+    __hash__ = str.__hash__  # an enum's own is slow Python, and these are keys
+
     HELD = "held"
     """Waits for an earlier stage of its workflow."""
     QUEUED = "queued"
@@ -96,7 +98,9 @@ class Call:
     @property
     def least_tokens(self) -> int:
         """KV tokens it needs at least, with all that it may share there already."""
-        return self.request.prompt_tokens + self.output_tokens - self.prefix_tokens
+        request = self.request
+        tokens = request.prompt_tokens + self.output_tokens + request.further_tokens
+        return tokens - self.prefix_tokens
 
     @property
     def id(self) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.core.breaker import HealthRules
     from gateway.core.policies.base import Policy
     from gateway.core.retries import RetryRules
-    from gateway.core.workflow import WorkflowSpec
+    from gateway.core.specs import WorkflowSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,8 @@ class Ledger:
 
     def send(self, started: list[Call], now: float, out: list[Command]) -> None:
         """Put the starts of calls that placement has let go into words."""
+        if not started:
+            return
         ranks = self.placement.policy.ranks_in_engine
         for call in started:
             self._unwait(call)
@@ -272,16 +274,19 @@ def settlement(
     backend_id: BackendId | None,
     now: float,
 ) -> Settle:
-    request = call.request
+    request, run, ref = call.request, call.run, call.request.workflow
+    deadline_at = call.deadline_at
+    if deadline_at is None and run is not None:
+        deadline_at = run.deadline_at  # it never was ready
     return Settle(
         request_id=request.id,
         outcome=outcome,
         reason=reason,
         tenant=request.tenant,
         model=request.model,
-        workflow=request.workflow.key if request.workflow else None,
-        workflow_name=request.workflow.name if request.workflow else None,
-        stage=request.workflow.stage if request.workflow else None,
+        workflow=ref.key if ref else None,
+        workflow_name=run.name if run else ref.name if ref else None,
+        stage=ref.stage if ref else None,
         backend_id=backend_id,
         attempts=call.attempts,
         arrived_at=call.came_at,
@@ -292,5 +297,5 @@ def settlement(
         output_tokens=call.tokens_seen,
         predicted_output_tokens=request.output.mean_tokens,
         predicted_s=call.decision.predicted_s if call.decision else None,
-        deadline_at=call.deadline_at,
+        deadline_at=deadline_at,
     )

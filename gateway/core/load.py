@@ -173,7 +173,7 @@ class BackendLoad:
         request = call.request
         self.score_terms = None
         call.fresh_tokens = self.fresh_tokens(call)
-        call.context_tokens = request.prompt_tokens + call.output_tokens
+        call.context_tokens = call.least_tokens + call.prefix_tokens
         call.own_tokens = call.context_tokens - call.prefix_tokens
         self.pending_prefill_tokens += call.fresh_tokens
         self.context_tokens += call.context_tokens

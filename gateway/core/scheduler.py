@@ -139,8 +139,9 @@ class Scheduler:
         # After the event: nothing is started where, or for whom, it says that there is nobody.
         self._let_time_pass(now, out)
         self._ledger.send(self.placement.fill_gaps(now), now, out)
-        for surplus in self.workflows.surplus():
-            self._ledger.close(surplus, WorkflowEvent.WENT_IDLE, now, out)
+        if self.workflows.count > self.workflows.max_open:
+            for surplus in self.workflows.surplus():
+                self._ledger.close(surplus, WorkflowEvent.WENT_IDLE, now, out)
         self._set_alarm()
         return out
 
@@ -163,6 +164,8 @@ class Scheduler:
             return
         call = self._ledger.call_for(request, now)
         ref = request.workflow
+        if ref is not None:
+            call.run = self.workflows.get(ref.key)
         reason = self._refusal(call)
         full = self._full(call) if reason is None else None
         if full is not None and not self.placement.may_start(call):
@@ -189,6 +192,8 @@ class Scheduler:
         request = call.request
         if self._shutting_down:
             return RejectReason.SHUTTING_DOWN
+        if request.workflow is not None and self.workflows.was_cancelled(request.workflow.key):
+            return RejectReason.WORKFLOW_CLOSED
         if not self.fleet.serving(request.model):
             # A backend that was never reached may turn out to have it.
             unseen = any(not load.backend.models for load in self.fleet.loads.values())

@@ -11,6 +11,8 @@ class IllegalTransition(Exception):
 class StageState(StrEnum):
     """Where one stage of one workflow stands."""
 
+    __hash__ = str.__hash__  # an enum's own is slow Python, and these are keys
+
     BLOCKED = "blocked"
     """A declared prerequisite is open: its calls are held."""
     READY = "ready"
@@ -26,6 +28,8 @@ class StageState(StrEnum):
 
 class StageEvent(StrEnum):
     """What can happen to a stage."""
+
+    __hash__ = str.__hash__  # an enum's own is slow Python, and these are keys
 
     UNBLOCKED = "unblocked"
     CALLED = "called"
@@ -69,6 +73,8 @@ NEXT: Mapping[StageState, Mapping[StageEvent, StageState]] = {
 class WorkflowState(StrEnum):
     """Where a workflow stands."""
 
+    __hash__ = str.__hash__  # an enum's own is slow Python, and these are keys
+
     OPEN = "open"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -80,6 +86,8 @@ class WorkflowState(StrEnum):
 
 class WorkflowEvent(StrEnum):
     """What can end a workflow."""
+
+    __hash__ = str.__hash__  # an enum's own is slow Python, and these are keys
 
     CLOSED = "closed"
     BROKE = "broke"

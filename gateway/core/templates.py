@@ -81,6 +81,24 @@ class LearnedTemplate:
         found = self._by_repeat.get((stage, min(repeat, MAX_REPEATS_APART)))
         return found or self._by_stage.get(stage)
 
+    def rest_s(self, stage: str, repeat: int, *, is_last: bool = False) -> float | None:
+        """Return the seconds that come after a visit of a stage; None if nothing is known.
+
+        `is_last`: the stage may not come again. Then those runs in which it did say nothing of
+        this one, and the mean over all is solved for the mean over the others.
+        """
+        known = self.lookup(stage, repeat)
+        if known is None or known.remaining_s.value <= 0:
+            return None
+        rest_s = max(known.remaining_s.value - known.own_s.value, 0.0)
+        again = known.followers.get(stage, 0) / max(sum(known.followers.values()), 1)
+        if not is_last or again == 0:
+            return rest_s
+        next_one = self.lookup(stage, repeat + 1) or known
+        if again == 1:
+            return max(rest_s - next_one.own_s.value, 0.0)
+        return max((rest_s - again * next_one.remaining_s.value) / (1 - again), 0.0)
+
     @property
     def stages(self) -> dict[str, StageStatistics]:
         """The statistics by stage, all repeats together."""

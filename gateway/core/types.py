@@ -33,6 +33,9 @@ class WorkflowRef:
     """End-to-end SLO of the workflow, counted from its first call."""
     final: bool = False
     """The workflow is complete when this call ends."""
+    is_session: bool = False
+    """A client's session stands in for a workflow: it may last for hours, so it has no deadline
+    but one that the client sets."""
 
 
 class PromptSegment(NamedTuple):
@@ -73,6 +76,8 @@ class InferenceRequest:
     body_bytes: int = 0
     queue_timeout_s: float | None = None
     """How long it may wait; None: as long as the queue allows."""
+    further_tokens: int = 0
+    """Output tokens of its other choices (n > 1): they take KV beside the longest, not time."""
     reports_first_token: bool = False
     """The driver will feed `FirstToken`: the answer streams."""
 

@@ -6,62 +6,25 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from gateway.core.call import Call
+from gateway.core.specs import UNNAMED_STAGE, WorkflowSpec
 from gateway.core.stages import StageEvent, StageState, WorkflowEvent, WorkflowState, advance, end
 from gateway.core.templates import LearnedTemplates
 from gateway.core.types import WorkflowKey, WorkflowRef
 
 MAX_WORKFLOWS = 100_000
+MAX_CANCELLED = 10_000
+"""Ids of cancelled workflows that are remembered, so that their clients' next calls are refused."""
 MAX_STAGES_A_RUN = 256
 MAX_VISITS_A_RUN = 512
-UNNAMED_STAGE = "-"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageSpec:
-    """A declared stage."""
-
-    name: str
-    depends_on: tuple[str, ...] = ()
-    fan_out: int = 1
-    """Answers it takes before the stages that depend on it may run."""
-    max_repeats: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowSpec:
-    """A declared workflow: its stages and what each waits for."""
-
-    name: str
-    stages: tuple[StageSpec, ...] = ()
-    deadline_s: float | None = None
-
-    def __post_init__(self) -> None:
-        names = [stage.name for stage in self.stages]
-        if UNNAMED_STAGE in names or "" in names:
-            raise ValueError(f"workflow '{self.name}' has a stage without a name of its own")
-        if len(set(names)) != len(names):
-            raise ValueError(f"workflow '{self.name}' names a stage twice")
-        for stage in self.stages:
-            for needed in stage.depends_on:
-                if needed not in names:
-                    raise ValueError(
-                        f"stage '{stage.name}' of workflow '{self.name}' depends on "
-                        f"'{needed}', which is not one of its stages"
-                    )
-        self._refuse_cycles()
-
-    def stage(self, name: str) -> StageSpec | None:
-        """Return the declared stage of that name."""
-        return next((stage for stage in self.stages if stage.name == name), None)
-
-    def _refuse_cycles(self) -> None:
-        done: set[str] = set()
-        while len(done) < len(self.stages):
-            free = [s.name for s in self.stages if s.name not in done and done >= set(s.depends_on)]
-            if not free:
-                stuck = next(s.name for s in self.stages if s.name not in done)
-                raise ValueError(f"stage '{stuck}' of workflow '{self.name}' waits for itself")
-            done.update(free)
+# Names of their own: to read an enum's member costs ten times as much as a global.
+_OPEN = WorkflowState.OPEN
+_BLOCKED = StageState.BLOCKED
+_READY = StageState.READY
+_ANSWERED = StageState.ANSWERED
+_CALLED = StageEvent.CALLED
+_ANSWER = StageEvent.ANSWERED
+_BROKE = StageEvent.BROKE
 
 
 @dataclass(slots=True)
@@ -135,8 +98,11 @@ class Workflows:
         self._runs: dict[WorkflowKey, WorkflowRun] = {}
         self._idle: OrderedDict[WorkflowKey, WorkflowRun] = OrderedDict()
         """Runs without calls, the one that has been quiet longest first."""
+        self._cancelled: OrderedDict[WorkflowKey, None] = OrderedDict()
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
+        """How many are open."""
         return len(self._runs)
 
     def __iter__(self) -> Iterator[WorkflowRun]:
@@ -146,11 +112,16 @@ class Workflows:
         """Return the open workflow of that key."""
         return self._runs.get(key)
 
+    def was_cancelled(self, key: WorkflowKey) -> bool:
+        """Return whether the workflow of that key was cancelled, and not declared again since."""
+        return key in self._cancelled
+
     def open(self, ref: WorkflowRef, first_at: float) -> WorkflowRun:
         """Return the run a call belongs to, opened or updated by what the call says of it."""
         run = self._runs.get(ref.key)
         if run is None:
-            run = self._create(ref.key, ref.name, first_at)
+            default_s = None if ref.is_session else self.default_deadline_s
+            run = self._create(ref.key, ref.name, first_at, default_s)
         elif run.name is None and ref.name is not None:
             run.name = ref.name
         if ref.deadline_s is not None:
@@ -166,7 +137,8 @@ class Workflows:
         now: float,
     ) -> WorkflowRun:
         """Open a workflow by its declaration. One that is open already takes the new spec."""
-        run = self._runs.get(key) or self._create(key, spec.name, now)
+        self._cancelled.pop(key, None)
+        run = self._runs.get(key) or self._create(key, spec.name, now, self.default_deadline_s)
         run.name = spec.name
         run.spec = spec
         run.strict = strict
@@ -180,7 +152,7 @@ class Workflows:
     def blocks(self, run: WorkflowRun, stage: str | None) -> bool:
         """Return whether a call of that stage must wait for another stage."""
         known = run.stages.get(stage) if stage is not None else None
-        return known is not None and known.state is StageState.BLOCKED
+        return known is not None and known.state is _BLOCKED
 
     def join(self, run: WorkflowRun, call: Call, now: float) -> None:
         """A call belongs to this run until it leaves."""
@@ -193,7 +165,7 @@ class Workflows:
         """A call of this run becomes ready: place it on the run's path, give it its budget."""
         name = self._stage_name(call)
         stage = self._stage(run, name)
-        stage.state = advance(stage.state, StageEvent.CALLED)
+        stage.state = advance(stage.state, _CALLED)
         visit = run.path[-1] if run.path else None
         if visit is None or visit.stage != name or visit.open_calls == 0:
             visit = StageVisit(stage=name, repeat=stage.visits)
@@ -204,15 +176,16 @@ class Workflows:
         visit.open_calls += 1
         call.visit = visit
         call.deadline_at = run.deadline_at
-        call.budget_s = self.budget_s(run, visit, call, call.ready_at)
-        call.remaining_s = self.remaining_s(run, call)
+        rest_s = self._rest_s(run, visit)
+        call.budget_s = stage_budget_s(run.deadline_at, call.ready_at, call.reference_s, rest_s)
+        call.remaining_s = call.reference_s + (rest_s or 0.0)
         call.total_s = self.expected_total_s(run) or call.reference_s
         run.last_active_at = now
 
     def leave(self, run: WorkflowRun, call: Call, now: float, answered: bool, own_s: float) -> None:
         """A call of this run is over; `own_s` is what it took, on the average backend."""
         run.calls.pop(call.request.id, None)
-        if run.state is not WorkflowState.OPEN:
+        if run.state is not _OPEN:
             return
         run.last_failed = not answered
         if call.visit is not None:
@@ -223,7 +196,7 @@ class Workflows:
                 stage.answers += 1
                 call.visit.own_s = max(call.visit.own_s, own_s)
             if stage.open_calls == 0:
-                event = StageEvent.ANSWERED if stage.answers else StageEvent.BROKE
+                event = _ANSWER if stage.answers else _BROKE
                 stage.state = advance(stage.state, event)
         ref = call.request.workflow
         if ref is not None and ref.final:
@@ -237,7 +210,7 @@ class Workflows:
         if run.spec is None:
             return []
         for name, stage in run.stages.items():
-            if stage.state is not StageState.BLOCKED:
+            if stage.state is not _BLOCKED:
                 continue
             spec = run.spec.stage(name)  # None: it was declared, and is no longer
             if spec is None or self._satisfied(run, spec.depends_on):
@@ -258,6 +231,10 @@ class Workflows:
             event = WorkflowEvent.BROKE
         run.state = end(run.state, event)
         cancelled = event is WorkflowEvent.CANCELLED
+        if cancelled:
+            self._cancelled[run.key] = None
+            if len(self._cancelled) > MAX_CANCELLED:
+                self._cancelled.popitem(last=False)
         for stage in run.stages.values():
             stage_event = StageEvent.CANCELLED if cancelled else StageEvent.CLOSED
             stage.state = advance(stage.state, stage_event)
@@ -287,43 +264,18 @@ class Workflows:
             return run.last_active_at + self.idle_timeout_s
         return None
 
-    def budget_s(self, run: WorkflowRun, visit: StageVisit, call: Call, now: float) -> float | None:
-        """Return t_SLO of a stage: what is left of the deadline x its share of what is to come.
-
-        HexGen-Flow (arXiv 2505.05286), section 4: t_SLO,j = (deadline - now) x t_j / sum of t_k
-        over the remaining stages k >= j; here the sum is what finished runs had left at the same
-        stage, so repeats and optional stages count as often as they really occur.
-        """
-        if run.deadline_at is None:
-            return None
-        left_s = max(run.deadline_at - now, 0.0)
-        template = self.templates.get(run.template_name)
-        known = template.lookup(visit.stage, visit.repeat) if template else None
-        if known is None or known.remaining_s.value <= 0:
-            return left_s
-        own_s = call.reference_s or known.own_s.value
-        rest_s = max(known.remaining_s.value - known.own_s.value, 0.0)
-        return left_s * own_s / (own_s + rest_s) if own_s + rest_s > 0 else left_s
-
-    def remaining_s(self, run: WorkflowRun, call: Call) -> float:
-        """Return predicted seconds from this call's start to the workflow's end, unloaded."""
-        template = self.templates.get(run.template_name)
-        visit = call.visit
-        known = template.lookup(visit.stage, visit.repeat) if template and visit else None
-        if known is None:
-            return call.reference_s
-        return call.reference_s + max(known.remaining_s.value - known.own_s.value, 0.0)
-
     def expected_total_s(self, run: WorkflowRun) -> float | None:
         """Return the predicted unloaded length of the whole workflow; None if never seen."""
         template = self.templates.get(run.template_name)
         return template.total_s.value if template else None
 
-    def _create(self, key: WorkflowKey, name: str | None, now: float) -> WorkflowRun:
+    def _create(
+        self, key: WorkflowKey, name: str | None, now: float, default_deadline_s: float | None
+    ) -> WorkflowRun:
         spec = self.specs.get(name) if name else None
         deadline_s = spec.deadline_s if spec else None
         if deadline_s is None:
-            deadline_s = self.default_deadline_s
+            deadline_s = default_deadline_s
         run = WorkflowRun(
             key=key,
             name=name,
@@ -337,12 +289,21 @@ class Workflows:
             self._stage(run, stage.name)
         return run
 
+    def _rest_s(self, run: WorkflowRun, visit: StageVisit) -> float | None:
+        template = self.templates.get(run.template_name)
+        if template is None:
+            return None
+        spec = run.spec.stage(visit.stage) if run.spec else None
+        limit = spec.max_repeats if spec else None
+        is_last = limit is not None and visit.repeat + 1 >= limit
+        return template.rest_s(visit.stage, visit.repeat, is_last=is_last)
+
     def _stage(self, run: WorkflowRun, name: str) -> StageRun:
         stage = run.stages.get(name)
         if stage is None:
             spec = run.spec.stage(name) if run.spec else None
             waits = spec is not None and not self._satisfied(run, spec.depends_on)
-            stage = StageRun(StageState.BLOCKED if waits else StageState.READY)
+            stage = StageRun(_BLOCKED if waits else _READY)
             run.stages[name] = stage
         return stage
 
@@ -351,7 +312,7 @@ class Workflows:
         for name in names:
             stage = run.stages.get(name)
             spec = run.spec.stage(name) if run.spec else None
-            if stage is None or stage.state is not StageState.ANSWERED:
+            if stage is None or stage.state is not _ANSWERED:
                 return False
             if spec is not None and stage.answers < spec.fan_out:
                 return False
@@ -365,3 +326,21 @@ class Workflows:
         if run is not None and stage not in run.stages and len(run.stages) >= MAX_STAGES_A_RUN:
             return UNNAMED_STAGE
         return stage
+
+
+def stage_budget_s(
+    deadline_at: float | None, now: float, own_s: float, rest_s: float | None
+) -> float | None:
+    """Return t_SLO of a stage: what is left of the deadline x its share of what is to come.
+
+    HexGen-Flow (arXiv 2505.05286), section 4: t_SLO,j = (deadline - now) x t_j / sum of t_k
+    over the remaining stages k >= j; here the sum is what finished runs had left at the same
+    stage, so repeats and optional stages count as often as they really occur. `own_s` is the call's
+    own predicted time, `rest_s` that of all that comes after it; None: nothing is known of that.
+    """
+    if deadline_at is None:
+        return None
+    left_s = max(deadline_at - now, 0.0)
+    if rest_s is None or own_s + rest_s <= 0:
+        return left_s
+    return left_s * own_s / (own_s + rest_s)

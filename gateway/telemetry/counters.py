@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from gateway.core.commands import Command, Settle, Start, WorkflowEnded
 from gateway.core.events import BackendRemoved, Event, Failed
 from gateway.core.outcomes import Outcome
+from gateway.core.specs import WorkflowSpec
 from gateway.core.types import BackendId
-from gateway.core.workflow import WorkflowSpec
 from gateway.telemetry.histogram import SHORT, Histogram
 from gateway.telemetry.lateness import cause_of
 

@@ -127,7 +127,7 @@ def arrived(arrival: Arrival, origin: Origin) -> Message:
         list(arrival.able),
         arrival.began_at,
         arrival.flow,
-        ref and [*ref.key, ref.name, ref.stage, ref.deadline_s, ref.final],
+        ref and [*ref.key, ref.name, ref.stage, ref.deadline_s, ref.final, ref.is_session],
         arrival.deadline_s,
         arrival.ttft_s,
         arrival.priority,
@@ -196,9 +196,16 @@ def _workflow(
     stage: str | None,
     deadline_s: float | None,
     final: bool,
+    is_session: bool,
 ) -> WorkflowRef:
-    key = WorkflowKey(TenantId(tenant), identity)
-    return WorkflowRef(key=key, name=name, stage=stage, deadline_s=deadline_s, final=final)
+    return WorkflowRef(
+        key=WorkflowKey(TenantId(tenant), identity),
+        name=name,
+        stage=stage,
+        deadline_s=deadline_s,
+        final=final,
+        is_session=is_session,
+    )
 
 
 def fact(event: Event) -> Message:

@@ -56,7 +56,7 @@ class Referee:
         total = scheduler.admission.total
         assert (total.requests, total.body_bytes, total.predicted_s) == (0, 0, 0.0)
         assert not scheduler.admission.tenants
-        assert len(scheduler.workflows) == 0
+        assert scheduler.workflows.count == 0
         assert len(self.workflows_ended) == self.workflows_opened
         assert not any(scheduler.placement.queues.values())
         for load in scheduler.fleet.loads.values():

@@ -40,6 +40,7 @@ from gateway.core.policies import POLICIES, policy_from_name
 from gateway.core.policies.base import Policy
 from gateway.core.retries import RetryRules
 from gateway.core.scheduler import Scheduler
+from gateway.core.specs import StageSpec, WorkflowSpec
 from gateway.core.types import (
     Backend,
     BackendId,
@@ -51,7 +52,7 @@ from gateway.core.types import (
     WorkflowKey,
     WorkflowRef,
 )
-from gateway.core.workflow import StageSpec, Workflows, WorkflowSpec
+from gateway.core.workflow import Workflows
 from tests.builders import a_backend, a_profile
 from tests.core.referee import Referee
 

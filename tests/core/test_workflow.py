@@ -2,13 +2,15 @@
 
 import pytest
 
+from gateway.core import workflow
 from gateway.core.admission import QueueLimits, Unreachable
-from gateway.core.commands import Command, Evict, Settle, Start, Stop, WorkflowEnded
+from gateway.core.commands import Command, Evict, Reject, Settle, Start, Stop, WorkflowEnded
 from gateway.core.events import (
     Abandoned,
     Arrived,
     Failed,
     Finished,
+    ShutdownBegan,
     TimePassed,
     WorkflowCancelled,
     WorkflowCompleted,
@@ -17,9 +19,17 @@ from gateway.core.events import (
 from gateway.core.outcomes import FailureKind, Outcome, RejectReason
 from gateway.core.policies import policy_from_name
 from gateway.core.scheduler import Scheduler
+from gateway.core.specs import StageSpec, WorkflowSpec
 from gateway.core.stages import StageState, WorkflowState
-from gateway.core.types import ANONYMOUS, InferenceRequest, RequestId, TenantId, WorkflowKey
-from gateway.core.workflow import StageSpec, Workflows, WorkflowSpec
+from gateway.core.types import (
+    ANONYMOUS,
+    InferenceRequest,
+    RequestId,
+    TenantId,
+    WorkflowKey,
+    WorkflowRef,
+)
+from gateway.core.workflow import Workflows
 from tests.builders import a_backend, a_request, a_workflow
 
 W = WorkflowKey(ANONYMOUS, "w")
@@ -73,6 +83,11 @@ def call(
 def starts(commands: list[Command]) -> list[str]:
     """Which calls were started."""
     return [c.request_id for c in commands if isinstance(c, Start)]
+
+
+def started(commands: list[Command]) -> list[str]:
+    """The calls that are sent."""
+    return [command.request_id for command in commands if isinstance(command, Start)]
 
 
 def endings(commands: list[Command]) -> list[tuple[str, str]]:
@@ -239,7 +254,7 @@ def test_a_workflow_ends_with_its_final_call() -> None:
     assert (ended.state, ended.calls) == (WorkflowState.COMPLETED, 2)
     assert (ended.opened_at, ended.ended_at, ended.deadline_at) == (0.0, 5.0, 9.0)
     assert not ended.is_late
-    assert len(scheduler.workflows) == 0
+    assert scheduler.workflows.count == 0
 
 
 def test_siblings_of_the_final_call_end_first() -> None:
@@ -343,7 +358,7 @@ def test_a_call_that_is_refused_opens_no_workflow() -> None:
 
     scheduler.handle(Arrived(call("a")), now=0.0)
 
-    assert len(scheduler.workflows) == 0
+    assert scheduler.workflows.count == 0
 
 
 def test_there_are_never_more_open_workflows_than_the_bound_while_some_are_idle() -> None:
@@ -354,7 +369,7 @@ def test_there_are_never_more_open_workflows_than_the_bound_while_some_are_idle(
         name = f"w{number}"
         key = WorkflowKey(ANONYMOUS, name)
         ended += endings(scheduler.handle(WorkflowDeclared(key, CHAIN), now=1.0 + number))
-        assert len(scheduler.workflows) <= 3
+        assert scheduler.workflows.count <= 3
 
     assert ended == [(f"w{number}", "expired") for number in range(4)]
     assert scheduler.workflows.get(WorkflowKey(ANONYMOUS, "busy")) is not None
@@ -545,3 +560,99 @@ def test_a_declaration_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         WorkflowSpec(name="w", stages=stages)
+
+
+# What is settled, refused and expected
+
+
+def settled(commands: list[Command]) -> Settle:
+    """The one settlement."""
+    (found,) = (command for command in commands if isinstance(command, Settle))
+    return found
+
+
+def test_a_call_that_sends_only_the_id_is_settled_under_the_declared_name() -> None:
+    scheduler = a_scheduler()
+    scheduler.handle(WorkflowDeclared(W, CHAIN, deadline_s=60.0), now=0.0)
+    scheduler.handle(Arrived(call("a")), now=1.0)
+
+    settle = settled(scheduler.handle(done("a"), now=2.0))
+
+    assert (settle.workflow_name, settle.deadline_at) == (CHAIN.name, 60.0)
+
+
+def test_a_held_call_that_leaves_is_settled_with_its_workflows_deadline() -> None:
+    scheduler = a_scheduler()
+    scheduler.handle(WorkflowDeclared(W, CHAIN, deadline_s=60.0), now=0.0)
+    scheduler.handle(Arrived(call("held", stage="write")), now=1.0)
+
+    settle = settled(scheduler.handle(Abandoned(RequestId("held")), now=2.0))
+
+    assert (settle.workflow_name, settle.deadline_at) == (CHAIN.name, 60.0)
+
+
+def test_a_refused_call_is_settled_under_its_workflows_name_too() -> None:
+    scheduler = a_scheduler()
+    scheduler.handle(WorkflowDeclared(W, CHAIN), now=0.0)
+    scheduler.handle(ShutdownBegan(), now=1.0)
+
+    assert settled(scheduler.handle(Arrived(call("a")), now=2.0)).workflow_name == CHAIN.name
+
+
+def test_a_cancelled_workflow_takes_no_more_calls_until_it_is_declared_again() -> None:
+    scheduler = a_scheduler()
+    scheduler.handle(Arrived(call("a")), now=0.0)
+    scheduler.handle(WorkflowCancelled(W), now=1.0)
+
+    (refusal, _) = scheduler.handle(Arrived(call("b")), now=2.0)
+
+    assert isinstance(refusal, Reject)
+    assert refusal.reason is RejectReason.WORKFLOW_CLOSED
+    assert scheduler.workflows.count == 0
+    scheduler.handle(WorkflowDeclared(W, CHAIN), now=3.0)
+    assert started(scheduler.handle(Arrived(call("c")), now=4.0)) == ["c"]
+
+
+def test_only_so_many_cancelled_workflows_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflow, "MAX_CANCELLED", 2)
+    scheduler = a_scheduler()
+    for number in range(3):
+        scheduler.handle(Arrived(call(f"r{number}", key=f"w{number}")), now=0.0)
+        scheduler.handle(WorkflowCancelled(WorkflowKey(ANONYMOUS, f"w{number}")), now=1.0)
+
+    closed = [
+        scheduler.workflows.was_cancelled(WorkflowKey(ANONYMOUS, f"w{number}"))
+        for number in range(3)
+    ]
+    assert closed == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("is_session", "asked_s", "deadline_at"),
+    [(False, None, 60.0), (True, None, None), (True, 9.0, 9.0), (False, 9.0, 9.0)],
+)
+def test_a_session_has_no_deadline_but_the_clients_own(
+    is_session: bool, asked_s: float | None, deadline_at: float | None
+) -> None:
+    """It may go on for hours: after the first minute all its calls would be the most urgent."""
+    workflows = Workflows(default_deadline_s=60.0)
+    ref = WorkflowRef(key=W, deadline_s=asked_s, is_session=is_session)
+
+    assert workflows.open(ref, 0.0).deadline_at == deadline_at
+
+
+def test_a_stage_that_may_not_come_again_has_less_ahead_of_it() -> None:
+    """Half of the runs revise twice, 10 s each; then 5 s of checking in any case."""
+    limited = WorkflowSpec(name="limited", stages=(StageSpec(name="revise", max_repeats=1),))
+    workflows = Workflows({"limited": limited})
+    for name in ("limited", "free"):
+        for revisions in (1, 2) * 50:
+            path = [("revise", 10.0)] * revisions + [("check", 5.0)]
+            workflows.templates.learn(name, path)
+    scheduler = a_scheduler(workflows=workflows)
+    for name in ("limited", "free"):
+        scheduler.handle(Arrived(call(name, "revise", name, key=name)), now=0.0)
+
+    rest = {name: c.remaining_s - c.reference_s for name, c in scheduler.calls.items()}
+    assert rest["free"] == pytest.approx(5.0 + 10.0 / 2, rel=0.1)
+    assert rest["limited"] == pytest.approx(5.0, rel=0.1)

@@ -12,8 +12,9 @@ from gateway.core.events import Arrived, Event
 from gateway.core.policies import POLICIES, policy_from_name
 from gateway.core.profiles import GpuProfile
 from gateway.core.scheduler import Scheduler
+from gateway.core.specs import StageSpec, WorkflowSpec
 from gateway.core.types import BackendId
-from gateway.core.workflow import StageSpec, Workflows, WorkflowSpec
+from gateway.core.workflow import Workflows
 from gateway.sim.engine import EngineModel
 from gateway.sim.history import StageHistory
 from gateway.sim.simulator import MODEL, Arrival, Fault, FaultKind, simulate

@@ -9,6 +9,7 @@ from gateway.core.breaker import BreakerState
 from gateway.core.commands import Settle, Start, WorkflowEnded
 from gateway.core.events import Failed, TimePassed
 from gateway.core.outcomes import FailureKind, Outcome, RejectReason
+from gateway.core.specs import StageSpec, WorkflowSpec
 from gateway.core.types import (
     ANONYMOUS,
     BackendId,
@@ -16,7 +17,6 @@ from gateway.core.types import (
     RequestId,
     WorkflowKey,
 )
-from gateway.core.workflow import StageSpec, WorkflowSpec
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.gauges import BackendGauges, Gauges, PredictorGauges, TunerGauges
 from gateway.telemetry.histogram import Histogram

@@ -44,7 +44,8 @@ class Completion:
             else self._terms(load)
             for load in loads
         ]
-        if call.request.prefix:
+        prefix = call.request.prefix
+        if prefix:
             return [
                 here_s
                 + prefill_s * load.fresh_tokens(call)
