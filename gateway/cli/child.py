@@ -111,6 +111,8 @@ class SchedulerServer(Server):
                 self._reload()
             case Order.STOP:
                 self.should_exit = True
+            case Order.GO:
+                os._exit(1)  # another gateway may have begun, and what is on disk is its
 
 
 class WorkerServer(uvicorn.Server):
@@ -127,9 +129,8 @@ class WorkerServer(uvicorn.Server):
         self._obey(Order.STOP)
 
     def _obey(self, order: Order) -> None:
-        assert order is Order.STOP
-        if not self.started:
-            os._exit(0)  # it waits for a scheduler process, and nobody has been served
+        if order is Order.GO or not self.started:
+            os._exit(1)  # at once; or it waits for a scheduler process, and serves nobody
         self.should_exit = True
 
 

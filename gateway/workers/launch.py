@@ -1,7 +1,7 @@
 """What the parent and its children say to each other: how to begin, that it has begun, what to do.
 
 A child's standard input begins with its Launch; orders follow, a line each. Its end means that the
-parent is gone, and the child goes too. On its standard output the child says that it is ready.
+parent is gone, and the child goes at once. On its standard output the child says that it is ready.
 """
 
 import asyncio
@@ -37,6 +37,8 @@ class Order(StrEnum):
     STOP = "stop"
     """End, once what is here has ended."""
     RELOAD = "reload"
+    GO = "go"
+    """End at once. Nobody says so: the parent is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,7 @@ def _exactly(descriptor: int, length: int) -> bytes:
 
 
 class Orders(asyncio.Protocol):
-    """A child's ear for its parent: `obey` is called for each order, and with STOP at the end."""
+    """A child's ear for its parent: `obey` is called for each order, and with GO at the end."""
 
     def __init__(self, obey: Callable[[Order], None]) -> None:
         self._obey = obey
@@ -101,4 +103,4 @@ class Orders(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """See asyncio.Protocol."""
-        self._obey(Order.STOP)
+        self._obey(Order.GO)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import socket
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 """Before a child that has died is started again: doubled each time,"""
 STEADY_S = 60.0
 """until one has lived for so long."""
+ADDRESS_S = 5.0
+"""How long an address may be in use."""
 STOP_GRACE_S = 5.0
 """Added to the time that calls have to end, before a child is killed."""
 
@@ -54,10 +57,7 @@ class Parent:
     async def run(self) -> int:
         """Serve until told to stop; return 0 after a clean stop."""
         settings = self._settings
-        try:
-            reserved = reserve(settings.host, settings.port)
-        except OSError as error:
-            raise ConfigError([f"{settings.host}:{settings.port}: {error.strerror}"]) from None
+        reserved = await self._reserve()
         for number, grace_s in (
             (signal.SIGTERM, settings.drain_grace_s),
             (signal.SIGINT, 0.0),
@@ -91,6 +91,18 @@ class Parent:
             sock.close()
         return self._code
 
+    async def _reserve(self) -> list[socket.socket]:
+        """Reserve the address; children of a parent that was just killed may still be going."""
+        settings, until = self._settings, self._clock.now() + ADDRESS_S
+        while True:
+            try:
+                return reserve(settings.host, settings.port)
+            except OSError as error:
+                if self._clock.now() > until:
+                    where = f"{settings.host}:{settings.port}"
+                    raise ConfigError([f"{where}: {error.strerror}"]) from None
+            await asyncio.sleep(ADDRESS_S / 50)
+
     async def _keep(self, name: str, launch: Launch) -> None:
         """Have a child of this name as long as the gateway is not stopping."""
         pause_s = FIRST_PAUSE_S
@@ -118,7 +130,7 @@ class Parent:
         """Run a child to its end; return whether it was ready once, and its exit code."""
         child = await asyncio.create_subprocess_exec(
             # In a session of its own: a terminal's Ctrl-C is for the parent to pass on.
-            *self._program, stdin=PIPE, stdout=PIPE, start_new_session=True
+            *self._program, launch.role, stdin=PIPE, stdout=PIPE, start_new_session=True
         )  # fmt: skip
         assert child.stdin is not None
         assert child.stdout is not None

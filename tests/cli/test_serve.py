@@ -74,13 +74,13 @@ def an_engine(tls: ssl.SSLContext | None = None) -> Iterator[int]:
 
 
 @contextmanager
-def a_gateway(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def a_gateway(path: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run `hexsage serve`; at the end it must stop by itself and in order."""
     environment = {name: v for name, v in os.environ.items() if not name.startswith("HEXSAGE_")}
     with (
         (path.parent / "log").open("ab") as log,
         subprocess.Popen(
-            [sys.executable, "-m", "gateway", "serve", "--config", str(path)],
+            [sys.executable, "-m", "gateway", "serve", "--config", str(path), *words],
             stdout=log,
             stderr=log,
             env=environment,
