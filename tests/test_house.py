@@ -13,6 +13,7 @@ TESTED_ELSEWHERE = {
     "gateway/core/commands.py": "tests/core/test_scheduler.py",
     # Parts of the scheduler, tested through it.
     "gateway/core/changes.py": "tests/core/test_reconfigured.py",
+    "gateway/core/decisions.py": "tests/core/test_scheduler.py",
     "gateway/core/ledger.py": "tests/core/test_scheduler.py",
     "gateway/core/specs.py": "tests/core/test_workflow.py",
     "gateway/core/events.py": "tests/core/test_scheduler.py",

@@ -1,16 +1,17 @@
 """Placement: where calls wait and which backend each is given. One code path for all policies."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
 from gateway.core.call import Call
 from gateway.core.cost import prefill_s, step_s
+from gateway.core.decisions import decision
 from gateway.core.fleet import Fleet, Pool, untried
 from gateway.core.load import BackendLoad
 from gateway.core.policies.base import Binding, Policy
 from gateway.core.queues import FairShares, ReadyQueue
-from gateway.core.types import BackendId, BackendState, Decision
+from gateway.core.types import BackendState
 
 HOPELESS_S = 1e9
 """Added to the order key of a call whose deadline is out of reach, where those run last."""
@@ -157,17 +158,11 @@ class Placement:
         if self._overdue and call in self._overdue:
             self._overdue.remove(call)
 
-    def _fill(self, places: Iterable[Pool | BackendLoad], now: float) -> list[Call]:
-        started: list[Call] = []
-        pools = []
-        for place in places:
-            if isinstance(place, Pool):
-                pools.append(place)
-            else:
-                started += self._drain(place, now)
-        if pools:
-            started += self._dispatch(pools, now)
-        return started
+    def _fill(self, places: Collection[Pool | BackendLoad], now: float) -> list[Call]:
+        pools = [place for place in places if isinstance(place, Pool)]
+        loads = [place for place in places if isinstance(place, BackendLoad)]
+        started = [call for load in loads for call in self._drain(load, now)]
+        return started + list(self._dispatch(pools, now))
 
     def _key(self, call: Call) -> float:
         return self.policy.order.key(call) + (HOPELESS_S if call.is_hopeless else 0.0)
@@ -179,7 +174,7 @@ class Placement:
         load = loads[min(range(len(loads)), key=scores.__getitem__)]
         load.bind(call)
         call.order_key = self._key(call)
-        call.decision = self._decision(call, load, loads, scores, frozenset(), now)
+        call.decision = decision(self.policy, call, load, loads, scores, frozenset(), now)
         load.bound.push(call)
         return load
 
@@ -250,7 +245,7 @@ class Placement:
                 continue
             load = loads[best]
             full = {load.id for load in loads} - {loads[index].id for index in free}
-            call.decision = self._decision(call, load, loads, scores, frozenset(full), now)
+            call.decision = decision(self.policy, call, load, loads, scores, frozenset(full), now)
             self._take(call)
             load.bind(call)
             self._start(call, load, now)
@@ -352,38 +347,3 @@ class Placement:
             load.profile, load.pending_prefill_tokens + load.fresh_tokens(call)
         )
         load.start(call)
-
-    def _decision(
-        self,
-        call: Call,
-        load: BackendLoad,
-        loads: Sequence[BackendLoad],
-        scores: list[float],
-        full: frozenset[BackendId],
-        now: float,
-    ) -> Decision:
-        predicted_s = predicted_execution_s(load, call)
-        due_s = None if call.budget_s is None else call.ready_at + call.budget_s - now
-        return Decision(
-            request_id=call.request.id,
-            backend_id=load.id,
-            decided_at=now,
-            policy=self.policy.name,
-            scores=dict(zip([other.id for other in loads], scores, strict=True)),
-            full=full,
-            order_key=call.order_key,
-            queue_s=now - call.came_at,
-            predicted_s=predicted_s,
-            budget_s=call.budget_s,
-            laxity_s=None if due_s is None else due_s - predicted_s,
-            output=call.request.output,
-        )
-
-
-def predicted_execution_s(load: BackendLoad, call: Call) -> float:
-    """Return how long the call would run on a backend at its present load."""
-    profile = load.profile
-    context_tokens = load.context_tokens + call.request.prompt_tokens
-    step = step_s(profile, load.in_flight + 1, context_tokens)
-    ahead_tokens = load.pending_prefill_tokens + load.fresh_tokens(call)
-    return prefill_s(profile, ahead_tokens) + max(call.output_tokens - 1, 0) * step

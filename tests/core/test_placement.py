@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.call import Call
+from gateway.core.decisions import predicted_execution_s
 from gateway.core.fleet import Fleet
-from gateway.core.placement import Placement, predicted_execution_s
+from gateway.core.placement import Placement
 from gateway.core.policies import PolicySettings, policy_from_name
 from gateway.core.policies.base import Policy
 from gateway.core.queues import FairShares
