@@ -7,6 +7,7 @@ one, and its memory comes back at once. What is found is compared again by the w
 """
 
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -103,8 +104,10 @@ class _Generation:
 
     def _candidates(self, coarse: Vector, count: int) -> NDArray[np.intp]:
         if self.graph is not None:
-            labels: NDArray[np.uint64] = self.graph.knn_query(coarse, k=count, num_threads=1)[0][0]
-            return labels.astype(np.intp)
+            # Of prompts that are all but alike a graph falls into parts, and too few are reached.
+            with suppress(RuntimeError):
+                labels = self.graph.knn_query(coarse, k=count, num_threads=1)[0][0]
+                return np.asarray(labels, np.intp)
         every = self.coarse[: self.size].astype(np.float32) @ coarse
         every *= self.facts[: self.size, COARSE_SCALE]
         return np.argpartition(every, -count)[-count:]

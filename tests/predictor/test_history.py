@@ -52,6 +52,25 @@ def test_the_nearest_are_found(count: int, window: int, graphs: int) -> None:
     assert hits >= 170  # bytes for floats, and a graph, cost a little
 
 
+def test_prompts_that_are_all_but_alike_are_found_too() -> None:
+    """Their graph falls into parts: a search reaches fewer than it is asked for."""
+    room, rng = 1200, np.random.default_rng(1)
+    histories = Histories(VECTORS, 2 * room, 2, 10**9)
+    (prompt,) = rows(1)
+    for number in range(room + 1):
+        vector = prompt + 1e-3 * rng.standard_normal(VECTORS.dim).astype(np.float32)
+        history, build = histories.add("m", Sample(vector, float(number), False, 0))
+        if build is not None:
+            build.run()
+            build.keep()
+    assert history.generations[0].graph is not None
+
+    found = history.nearest(prompt, 128)
+
+    assert len(found.facts) == 97
+    assert found.similarity.min() > 0.9
+
+
 @pytest.mark.parametrize(
     ("count", "found"),
     [pytest.param(900, 15, id="all are compared"), pytest.param(1500, 10, id="most are left out")],
