@@ -1,5 +1,6 @@
 """What is passed on and what is learned does not depend on where the network cuts."""
 
+import json
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.backends.base import BackendError, EngineError, Usage
-from gateway.backends.relay import ChoicesRelay, Renaming
+from gateway.backends.relay import ChoicesRelay, Renaming, is_plain_content
 from gateway.core.lengths import EDGES
 from gateway.core.outcomes import FailureKind
 from tests.backends.fake_backend import DONE, ROLE, USAGE, frame
@@ -116,6 +117,59 @@ def test_a_stream_of_nothing_is_no_answer() -> None:
     assert ear.ends == []
 
 
+TEXTS = st.one_of(
+    st.text(max_size=30),
+    st.sampled_from(
+        ['"finish_reason":null', '"usage":', '{"error"', '"delta":{"content":"', "}]}"]
+    ),
+)
+FINISHES = st.sampled_from([None, "stop", "length", "abort"])
+MORE = st.sampled_from(
+    [{}, {"usage": None}, {"usage": {"completion_tokens": 9}}, {"error": None}, {"error": {}}]
+)
+
+
+@given(st.lists(st.tuples(TEXTS, FINISHES, MORE, st.integers(1, 2)), max_size=4))
+def test_chunks_are_read_alike_whether_they_are_taken_apart_or_not(
+    chunks: list[tuple[str, str | None, dict[str, object], int]],
+) -> None:
+    frames = [
+        {
+            "id": "x",
+            "choices": [
+                {"index": i, "delta": {"content": text}, "finish_reason": finish if i else None}
+                if choices > 1
+                else {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+                for i in range(choices)
+            ],
+            **more,
+        }
+        for text, finish, more, choices in chunks
+    ]
+    # With blanks after its colons no chunk is told from its bytes.
+    tight, wide = (
+        [f"data: {json.dumps(frame, separators=separators)}\n\n".encode() for frame in frames]
+        for separators in ((",", ":"), (", ", ": "))
+    )
+
+    passed, ear, failure = relayed([*tight, DONE])
+    expected, their_ear, their_failure = relayed([*wide, DONE])
+
+    assert (passed.count(b"\n\n"), ear, str(failure)) == (
+        expected.count(b"\n\n"),
+        their_ear,
+        str(their_failure),
+    )
+
+
+def test_ordinary_chunks_are_told_from_their_bytes() -> None:
+    chunk = b'{"id":"x","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}'
+
+    assert is_plain_content(chunk)
+    assert not is_plain_content(chunk.replace(b"null", b'"stop"'))
+    assert not is_plain_content(chunk.replace(b'"a"', b'""'))
+
+
 @pytest.mark.parametrize(
     ("delta", "is_content"),
     [
@@ -136,8 +190,6 @@ def test_the_first_token_is_the_first_content_of_any_kind(delta: bytes, is_conte
 
 @pytest.mark.parametrize("public", ["gpt-x", 'odd"name', "back\\slash", "a/b", "\\1"])
 def test_an_alias_takes_the_place_of_the_name_and_nothing_elses(public: str) -> None:
-    import json
-
     text = '"model": "m1"'
     wire = json.dumps({"text": text, "model": "m1", "other": {"model": "m1"}}).encode()
 
