@@ -10,7 +10,7 @@ from tests.engines.conftest import GatewayAt, entry
 from tests.engines.fleet import Fleet
 from tests.engines.tap import tapping
 from tests.engines.test_bytes import Wire
-from tests.engines.wire import CHAT, COMPLETIONS
+from tests.engines.wire import CHAT, COMPLETIONS, Answer, ask
 
 GREEDY: dict[str, Any] = {"temperature": 0, "seed": 1, "max_tokens": 12}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -33,8 +33,20 @@ def wire(request: pytest.FixtureRequest, fleet: Fleet, gateway_at: GatewayAt) ->
     """A gateway that observes, in front of one engine."""
     name = str(request.param)
     with tapping(fleet[name].url) as (url, tap):
-        gateway = gateway_at([entry(name, url)], health={"interval_s": 3600}, observe_progress=True)
+        gateway = gateway_at(
+            [entry(name, url)],
+            health={"interval_s": 3600},
+            observe_progress=True,
+            timeouts={"inter_token_s": 60},
+        )
         yield Wire(gateway.url, fleet[name].recipe.model, tap)
+
+
+def seen(wire: Wire, path: str, body: dict[str, Any]) -> tuple[Answer, bytes]:
+    """Return the answer, and what the engine was asked: at last, if a connection was dead."""
+    wire.tap.clear()
+    answer = ask(wire.url, path, body)
+    return answer, wire.tap.requests[-1].body
 
 
 def asking(model: str, path: str, content: str = "To be, or", **more: Any) -> dict[str, Any]:
@@ -52,12 +64,12 @@ def test_it_is_byte_for_byte_what_the_engine_would_have_said(wire: Wire, name: s
         pytest.skip("llama.cpp streams no logprobs for the token that ends an answer")
     body = asking(wire.model, path, **more)
 
-    wire.ask(path, body)  # so that its form is known
-    assembled = wire.ask(path, body)
-    assert b'"stream":true' in wire.tap.requests[0].body
-    whole = wire.ask(path, {**body, "echo": False, "unknown_to_the_gateway": 1})
+    seen(wire, path, body)  # so that its form is known
+    assembled, asked = seen(wire, path, body)
+    assert b'"stream":true' in asked
+    whole, asked = seen(wire, path, {**body, "echo": False, "unknown_to_the_gateway": 1})
 
-    assert b'"stream":true' not in wire.tap.requests[0].body
+    assert b'"stream":true' not in asked
     assert (assembled.status, whole.status) == (200, 200)
     assert assembled.headers["content-type"] == whole.headers["content-type"]
     assert OF_ITS_OWN.sub(b"", assembled.body) == OF_ITS_OWN.sub(b"", whole.body)
