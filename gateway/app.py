@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from fastapi import FastAPI
-from pydantic import ValidationError
 
 from gateway import __version__
 from gateway.api import snapshots
@@ -26,10 +25,9 @@ from gateway.api.overview import Sources
 from gateway.api.responses import install_error_handlers
 from gateway.api.tenants import EverybodyAnonymous, KeyHolders, TenantResolver
 from gateway.api.workflows import EndedWorkflows, workflows_router
-from gateway.config import ConfigError, PolicyEntry, Settings
+from gateway.config import ConfigError, Settings
 from gateway.core.admission import UNBOUNDED
 from gateway.core.events import PolicyChanged, ShutdownBegan
-from gateway.core.policies.base import Policy
 from gateway.core.queues import FairShares
 from gateway.core.scheduler import Scheduler
 from gateway.core.types import BackendState
@@ -39,7 +37,8 @@ from gateway.engines import Engines
 from gateway.exposition import gauges
 from gateway.keys_file import KeyEntry, read_keys
 from gateway.memory import JOURNAL, Memory
-from gateway.operations import Operations, first_mistake
+from gateway.operations import Operations
+from gateway.policy_in_force import PolicyInForce
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
 from gateway.reload import RELOADED, Reloader, rules_of
 from gateway.runtime.clock import Clock, MonotonicClock
@@ -102,16 +101,18 @@ class Gateway:
         self._lag = LoopLag()
         self._watch = Watch(self.scheduler, self._clock.now())
         self._ended = EndedWorkflows()
-        self._wish: dict[str, object] = {}
-        """What of the configured policy was changed since, by an operator or the tuner."""
+        self._memory: Memory | None = None
+        if settings.state_dir is not None:
+            self._memory = Memory(settings.state_dir, self.scheduler, settings.policy)
+        self._policy = PolicyInForce(settings.policy, self._memory)
         recorder = Recorder()
         self._tuner = live_tuner(
             settings.tuner,
             self.scheduler,
             recorder,
             self._clock,
-            lambda: self._policy_entry(self._wish),
-            lambda wish: self.driver.feed(PolicyChanged(self._changed_policy(wish))),
+            lambda: self._policy.entry,
+            lambda wish: self.driver.feed(PolicyChanged(self._policy.change(wish))),
         )
         self._log: DecisionLog | None = None
         self.observers: list[Observer] = [
@@ -143,9 +144,6 @@ class Gateway:
         self._set_engines(settings)
         journal = settings.state_dir / JOURNAL if settings.state_dir else None
         self._predictor = predictor or LengthPredictor(PredictorSettings(journal=journal))
-        self._memory: Memory | None = None
-        if settings.state_dir is not None:
-            self._memory = Memory(settings.state_dir, self.scheduler, settings.policy)
         self._config_path = config_path
         self._reloader: Reloader | None = None
         if load is not None:
@@ -183,10 +181,7 @@ class Gateway:
         _refill(self._specs, settings.workflow_specs)
         self.driver.feed(rules_of(settings, keys))
         if settings.policy != self._settings.policy:
-            self._wish = {}
-            self.driver.feed(PolicyChanged(settings.policy.to_core()))
-            if self._memory is not None:
-                self._memory.policy_configured(settings.policy)
+            self.driver.feed(PolicyChanged(self._policy.configure(settings.policy)))
         self._settings = settings
         return [
             name
@@ -264,7 +259,7 @@ class Gateway:
             admin_router(
                 self.driver,
                 self._sources(),
-                make_policy=self._changed_policy,
+                make_policy=self._policy.change,
                 admin_key=key.get_secret_value() if key else None,
                 open_without_key=settings.is_admin_loopback,
                 fleet=self.operations,
@@ -303,7 +298,7 @@ class Gateway:
         try:
             async with asyncio.TaskGroup() as tasks:
                 if self._memory is not None:
-                    self._memory.restore(self.driver.feed, self._policy_of)
+                    self._memory.restore(self.driver.feed, self._policy.recall)
                 # Whom the first look finds is known before the first client is served.
                 await self.engines.start(tasks)
                 chores = [tasks.create_task(chore) for chore in self._chores()]
@@ -331,25 +326,6 @@ class Gateway:
 
     def _files(self) -> list[Path]:
         return [path for path in (self._config_path, self._settings.keys_file) if path is not None]
-
-    def _changed_policy(self, wish: dict[str, object]) -> Policy:
-        policy = self._policy_of(wish)
-        if self._memory is not None:
-            self._memory.policy_changed(wish)
-        return policy
-
-    def _policy_of(self, wish: Mapping[str, object]) -> Policy:
-        """Return the policy to decide by from now on: the configured one with changes."""
-        policy = self._policy_entry(wish).to_core()
-        self._wish = dict(wish)
-        return policy
-
-    def _policy_entry(self, wish: Mapping[str, object]) -> PolicyEntry:
-        configured = self._settings.policy.model_dump()
-        try:
-            return PolicyEntry.model_validate({**configured, **wish})
-        except ValidationError as error:
-            raise ValueError(first_mistake(error)) from None
 
 
 def _refill(old: dict[str, _T], new: Mapping[str, _T]) -> None:
