@@ -63,11 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
     overrides: dict[str, object] = {
         name: value
-        for name in ("host", "port", "decision_log", "log_level", "workers")
+        for name in ("host", "port", "decision_log", "workers")
         if (value := getattr(arguments, name)) is not None
     }
-    if (level := overrides.pop("log_level", None)) is not None:
-        overrides["log"] = {"level": level}
+    if arguments.log_level is not None:
+        overrides["log"] = {"level": arguments.log_level}
     if arguments.policy is not None:
         overrides["policy"] = {"name": arguments.policy}
 
