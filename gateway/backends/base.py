@@ -36,8 +36,12 @@ class BackendError(Exception):
 class ConnectFailed(BackendError):
     """No connection to the engine could be made."""
 
-    def __init__(self, message: str = "no connection to the engine could be made") -> None:
+    def __init__(
+        self, message: str = "no connection to the engine could be made", *, is_late: bool = False
+    ) -> None:
         super().__init__(FailureKind.CONNECT, message, retryable=True)
+        self.is_late = is_late
+        """Nobody has refused it: the engine may be well, and the network or the gateway slow."""
 
 
 class ConnectionBroken(BackendError):

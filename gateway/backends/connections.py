@@ -85,7 +85,7 @@ class Connections:
                     server_hostname=origin.host if self._tls is not None else None,
                 )
         except (OSError, TimeoutError, UnicodeError) as error:  # a TLS error is an OSError
-            raise ConnectFailed from error
+            raise ConnectFailed(is_late=isinstance(error, TimeoutError)) from error
         self._open.add(connection)
         return connection
 

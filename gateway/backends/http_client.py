@@ -121,8 +121,9 @@ class HttpClient:
         except TimeoutError:
             late = FailureKind.TIMEOUT_FIRST_TOKEN if call.stream else FailureKind.TIMEOUT_TOTAL
             raise TimedOut(late) from None
-        except ConnectFailed:
-            self._on_unreachable()
+        except ConnectFailed as failure:
+            if not failure.is_late:
+                self._on_unreachable()
             raise
         return answer
 
