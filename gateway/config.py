@@ -557,7 +557,7 @@ class Settings(BaseSettings):
     queue: QueueEntry = QueueEntry()
     timeouts: TimeoutsEntry = TimeoutsEntry()
     observe_progress: bool = False
-    """Have engines stream to the gateway what clients do not stream (docs/benchmarks/observed.md)."""
+    """Have engines stream to the gateway what clients do not (docs/benchmarks/observed.md)."""
     passthrough: tuple[ForeignPath, ...] = ()
     """Further paths of engines that clients may use as they are, each by its full name."""
     health: HealthEntry = HealthEntry()

@@ -341,3 +341,40 @@ async def test_openais_client_sees_no_difference(dialect: str) -> None:
     [call] = final.choices[0].message.tool_calls or []
     assert call.function.name == "look_up"
     assert json.loads(call.function.arguments)
+
+
+async def test_openais_client_is_told_the_same_by_every_engine(dialect: str) -> None:
+    question: Any = [{"role": "user", "content": "hi"}]
+    long: Any = [{"role": "user", "content": "x" * 5 * CONTEXT_TOKENS}]
+    async with (
+        fronted(dialect) as gw,
+        openai.AsyncOpenAI(base_url=f"{gw.url}/v1", api_key="unused", max_retries=0) as client,
+    ):
+        engine = gw.engines[0]
+        assert isinstance(engine, Engine)
+        for messages, more, code in (
+            (question, {"temperature": -1}, "invalid_request"),
+            (long, {}, "context_length_exceeded"),
+        ):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await client.chat.completions.create(model=MODEL, messages=messages, **more)  # type: ignore[call-overload]
+            assert refused.value.code == code
+            assert refused.value.type == "invalid_request_error"
+
+        stream = await client.chat.completions.create(
+            model=MODEL,
+            messages=question,
+            max_tokens=1500,
+            stream=True,
+            extra_body={"vllm_xargs": {"out_len": 1500}},
+        )
+
+        async def read_on() -> None:
+            async for chunk in stream:
+                if chunk.choices and chunk.choices[0].delta.content:
+                    await engine.crash()
+
+        with pytest.raises(openai.APIError) as broken:
+            await read_on()
+        assert broken.value.code in ("server_error", "reset")
+        assert broken.value.type == "api_error"
