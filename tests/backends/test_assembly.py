@@ -1,8 +1,11 @@
 """A whole answer from chunks, in the form of one that the engine gave whole."""
 
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.backends.assembly import Assembly, Mould, form_of
 
@@ -115,6 +118,28 @@ def test_a_text_completion_has_texts_and_lists() -> None:
     assert answer["choices"] == [
         {"index": 0, "text": "hello", "logprobs": logprobs, "finish_reason": "length", "x": None}
     ]
+
+
+@given(
+    st.lists(st.lists(st.text(max_size=8), min_size=1, max_size=6), min_size=1, max_size=4),
+    st.randoms(use_true_random=False),
+)
+def test_however_choices_come_mixed_their_texts_are_whole(
+    texts: list[list[str]], chance: Random
+) -> None:
+    left = {number: list(pieces) for number, pieces in enumerate(texts)}
+    assembly = Assembly()
+    while left:
+        number = chance.choice(sorted(left))
+        delta = {"content": left[number].pop(0)}
+        ends = {"finish_reason": "stop"} if not left[number] else {}
+        assembly.add({"choices": [{"index": number, "delta": delta, **ends}]})
+        if not left[number]:
+            del left[number]
+    choices: Any = assembly.whole(Mould(WHOLE))["choices"]
+
+    assert [choice["index"] for choice in choices] == list(range(len(texts)))
+    assert [choice["message"]["content"] for choice in choices] == ["".join(t) for t in texts]
 
 
 def test_choices_that_miss_or_do_not_end_are_no_answer() -> None:
