@@ -13,6 +13,12 @@ from tests.telemetry.collector import a_collector, attributes
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """The loop of the gateway's own."""
+    return "asyncio"
+
+
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER"):
