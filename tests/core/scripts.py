@@ -343,7 +343,13 @@ class Player:
     def _rules(self, a: int, b: int, c: int) -> None:
         """All rules are others from now on, or some of them."""
         old = self.scheduler.admission.limits
-        limits = replace(old, max_requests=(1, 4, 1000)[a % 3], timeout_s=(0.5, 40.0)[a // 3 % 2])
+        limits = replace(
+            old,
+            max_requests=(0, 1, 4, 1000)[a % 4],
+            timeout_s=(0.5, 40.0)[a // 4 % 2],
+            max_backend_share=(0.3, 1.0)[a // 8 % 2],
+            max_model_share=(0.5, 1.0)[a // 16 % 2],
+        )
         health = HealthRules(
             failures=b % 3 + 1,
             window=b // 3 % 4 + 2,
