@@ -5,7 +5,7 @@ Everything that knows of other calls is behind it: limits, predictions, first tr
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gateway.api.calls import Asked
 from gateway.api.explain import explain
@@ -18,9 +18,11 @@ from gateway.backends.base import Answer, BackendError, Call, Header
 from gateway.core.commands import Start
 from gateway.core.lengths import LengthDistribution
 from gateway.core.types import BackendId, InferenceRequest, RequestId, TenantId, WorkflowRef
-from gateway.predictor.predictor import LengthPredictor
 from gateway.runtime.clock import Clock
 from gateway.runtime.driver import Driver, Refused
+
+if TYPE_CHECKING:  # workers have no predictor, and no use for what it imports
+    from gateway.predictor.predictor import LengthPredictor
 from gateway.telemetry.histogram import SHORT, Histogram
 
 
@@ -118,7 +120,7 @@ class Register:
 
     def __init__(
         self,
-        predictor: LengthPredictor,
+        predictor: "LengthPredictor",
         clock: Clock,
         expect: Callable[[str, str], None] = lambda *_: None,
         introduce: Callable[[RequestId, str, str], None] | None = None,

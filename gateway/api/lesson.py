@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.api.calls import Asked
 from gateway.api.endpoints import Endpoint
@@ -18,10 +18,12 @@ from gateway.api.prompts import (
 from gateway.backends.base import Usage
 from gateway.core.lengths import LengthDistribution
 from gateway.core.types import PromptSegment, TenantId
-from gateway.predictor.predictor import LengthPredictor
 from gateway.predictor.prompt import query_of
 from gateway.predictor.query import Ended, Prediction, PromptQuery
 from gateway.runtime.clock import Clock
+
+if TYPE_CHECKING:  # workers have no predictor, and no use for what it imports
+    from gateway.predictor.predictor import LengthPredictor
 
 UPLOAD_TOKENS = 1500
 """Half a minute of sound, as Whisper sees it."""
@@ -110,7 +112,7 @@ class Told(Protocol):
 class School:
     """What all lessons share: what is known of prompts and lengths."""
 
-    def __init__(self, predictor: LengthPredictor, clock: Clock) -> None:
+    def __init__(self, predictor: "LengthPredictor", clock: Clock) -> None:
         self.predictor = predictor
         self.clock = clock
         self.ratios = TokenRatios()

@@ -14,6 +14,7 @@ from gateway.predictor.journal import Journal
 from gateway.predictor.learner import Learner, Numbers
 from gateway.predictor.levels import Levels, Stage
 from gateway.predictor.owner import Owner, Reply
+from gateway.predictor.prompt import bounded
 from gateway.predictor.query import Ended, Level, Mass, Prediction, PromptQuery, Ticket
 from gateway.predictor.repeats import Repeats, key_of
 from gateway.predictor.similar import Similar
@@ -27,7 +28,6 @@ NARROW_SAMPLES, NARROW_CV, NARROW_SD_TOKENS = 16, 0.3, 4.0
 MIN_SEARCHABLE = 8
 MIN_ABORT_S = 1.0
 """A client that leaves sooner tells nothing of the length."""
-MAX_TEXT_CHARS = 65_536
 RESTORED_PER_MODEL = 4000
 """Samples that levels 1-3 are told again at start; older ones would have faded."""
 
@@ -322,10 +322,3 @@ def _is_narrow(stage: Stage) -> bool:
         return False
     mean, sd = stage.spread_tokens()
     return sd <= max(NARROW_CV * mean, NARROW_SD_TOKENS)
-
-
-def bounded(text: str) -> str:
-    """Return as much of a text as is compared: both its ends."""
-    if len(text) <= MAX_TEXT_CHARS:
-        return text
-    return text[: MAX_TEXT_CHARS // 2] + text[-MAX_TEXT_CHARS // 2 :]

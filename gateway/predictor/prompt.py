@@ -9,6 +9,7 @@ OPENING_CHARS = 256
 SHORT_CHARS = 64
 """A last user message shorter than this says little: the one before is added."""
 NO_STAGE = "-"
+MAX_TEXT_CHARS = 65_536
 Json = object
 
 
@@ -67,6 +68,13 @@ def text_of(body: Mapping[str, Json]) -> str:
         # A tool's result or a prefilled answer: what tells this turn from the one before.
         text = f"{text}\n{_content(messages[-1])}"
     return text
+
+
+def bounded(text: str) -> str:
+    """Return as much of a text as is compared: both its ends."""
+    if len(text) <= MAX_TEXT_CHARS:
+        return text
+    return text[: MAX_TEXT_CHARS // 2] + text[-MAX_TEXT_CHARS // 2 :]
 
 
 def _modes(body: Mapping[str, Json]) -> str:

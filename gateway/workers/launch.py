@@ -7,6 +7,7 @@ parent is gone, and the child goes at once. On its standard output the child say
 import asyncio
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -81,6 +82,11 @@ def _exactly(descriptor: int, length: int) -> bytes:
             raise EOFError("the parent is gone")
         got += piece
     return got
+
+
+def say_ready() -> None:
+    """Tell the parent that this child serves."""
+    os.write(sys.stdout.fileno(), READY)
 
 
 class Orders(asyncio.Protocol):

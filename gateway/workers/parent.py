@@ -129,8 +129,8 @@ class Parent:
     async def _run_child(self, name: str, launch: Launch) -> tuple[bool, int]:
         """Run a child to its end; return whether it was ready once, and its exit code."""
         child = await asyncio.create_subprocess_exec(
-            # In a session of its own: a terminal's Ctrl-C is for the parent to pass on.
-            *self._program, launch.role, stdin=PIPE, stdout=PIPE, start_new_session=True
+            # In a group of its own: a terminal's Ctrl-C is for the parent to pass on.
+            *self._program, launch.role, stdin=PIPE, stdout=PIPE, process_group=0
         )  # fmt: skip
         assert child.stdin is not None
         assert child.stdout is not None

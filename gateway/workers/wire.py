@@ -20,7 +20,7 @@ from gateway.core.commands import Start
 from gateway.core.events import Abandoned, Event, Failed, Finished, FirstToken, Progressed
 from gateway.core.outcomes import FailureKind
 from gateway.core.types import BackendId, Decision, RequestId, TenantId, WorkflowKey, WorkflowRef
-from gateway.predictor.predictor import bounded
+from gateway.predictor.prompt import bounded
 from gateway.predictor.query import PromptQuery
 
 Message = list[object]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 
 from gateway.api.door import Door
 from gateway.api.endpoints import ENDPOINTS, observed, passed_through
 from gateway.api.front import Front
 from gateway.api.openai import Api
-from gateway.api.responses import Json
 from gateway.api.tenants import EverybodyAnonymous, KeyHolders
 from gateway.clients import Clients
 from gateway.config import BackendEntry, Settings
@@ -117,5 +117,5 @@ class Worker:
         return frozenset(model for name in able for model in models.get(name, ()))
 
 
-async def _healthz(_: Request) -> Json:
-    return Json({"status": "ok"})
+async def _healthz(_: Request) -> JSONResponse:
+    return JSONResponse({"status": "ok"})

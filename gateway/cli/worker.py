@@ -1,0 +1,44 @@
+"""A worker of `hexsage serve --workers N`."""
+
+import os
+import socket
+import sys
+from math import ceil
+from types import FrameType
+
+import uvicorn
+
+from gateway.cli.listening import possible_connections, server_config
+from gateway.runtime.garbage import calm
+from gateway.workers.launch import HTTP, HUB, Launch, Order, Orders, say_ready
+from gateway.workers.worker import Worker
+
+
+def server_of(launch: Launch) -> "WorkerServer":
+    """Return the server of a worker."""
+    settings, directory = launch.settings, launch.directory
+    worker = Worker(settings, directory / HUB, directory / HTTP)
+    connections = possible_connections(ceil(settings.limits.max_connections / settings.workers))
+    return WorkerServer(
+        server_config(worker.app, settings, settings.host, launch.port, connections, lifespan="on")
+    )
+
+
+class WorkerServer(uvicorn.Server):
+    """Serves clients."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, once the scheduler process is there."""
+        await Orders(self._obey).listen(sys.stdin.fileno())
+        await super().startup(sockets)
+        calm()
+        say_ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Stop gracefully, however often it is told."""
+        self._obey(Order.STOP)
+
+    def _obey(self, order: Order) -> None:
+        if order is Order.GO or not self.started:
+            os._exit(1)  # at once; or it waits for a scheduler process, and serves nobody
+        self.should_exit = True
