@@ -56,7 +56,7 @@ class Process:
     def cpu_s(self) -> float:
         """Return the CPU seconds, user and system, that it and its children have used."""
         total = 0.0
-        for pid in self._pids():
+        for pid in self.pids():
             try:
                 # Linux: the clock of another process's CPU time, in nanoseconds, all threads.
                 total += time.clock_gettime((~pid << 3) | 2)
@@ -67,7 +67,7 @@ class Process:
     def rss_bytes(self) -> int:
         """Return the resident memory of it and its children, in bytes."""
         total = 0
-        for pid in self._pids():
+        for pid in self.pids():
             try:
                 statm = Path(f"/proc/{pid}/statm").read_text(encoding="ascii")
             except OSError:
@@ -75,7 +75,8 @@ class Process:
             total += int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return total
 
-    def _pids(self) -> list[int]:
+    def pids(self) -> list[int]:
+        """Return its process id and those of its children."""
         if self._popen is None:
             return []
         leader = self._popen.pid
