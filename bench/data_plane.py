@@ -70,6 +70,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--install-peers", action="store_true", help="from package indexes, then stop"
     )
+    parser.add_argument(
+        "--python", type=Path, help="another interpreter to measure the gateway with as well"
+    )
     parser.add_argument("--no-lag", dest="lag", action="store_false")
     parser.add_argument("--no-memory", dest="memory", action="store_false")
     parser.add_argument("--json", type=Path, help="write every measurement to this file")
@@ -93,6 +96,8 @@ def _install(folder: Path) -> int:
 def _targets(options: argparse.Namespace, place: Place) -> list[Target]:
     wanted = PEERS if options.peers == "all" else [p for p in options.peers.split(",") if p]
     targets = [hexsage(place)]
+    if options.python is not None:
+        targets.append(hexsage(place, "hexsage-other-python", python=options.python))
     for name in wanted:
         target = peer(place, name)
         if target is None:

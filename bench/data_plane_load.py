@@ -51,6 +51,8 @@ CASES: Mapping[str, Case] = {
 }
 WARMING = ("plain-16", "burst-16", "paced-64")
 """Each has prompts of its own: what is wanted of an answer stands in the text."""
+WARMING_USES = 16
+"""Of each prompt of plain calls: what comes again and again is to be measured."""
 FOR_SLOW = ("plain-16",)
 SLOW_REQUESTS = 48
 
@@ -142,7 +144,8 @@ class Rig:
         if not target.is_slow:
             for name in WARMING:
                 case = CASES[name]
-                self.load(target.port, 3 * SEEN_PROMPTS, {**case.options, "prompts": SEEN_PROMPTS})
+                requests = WARMING_USES * SEEN_PROMPTS if name == "plain-16" else 3 * SEEN_PROMPTS
+                self.load(target.port, requests, {**case.options, "prompts": SEEN_PROMPTS})
 
 
 def fetch(port: int, path: str) -> str:

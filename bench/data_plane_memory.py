@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from data_plane_load import CASES, SEEN_PROMPTS, Rig, RigError, fetch
 from data_plane_targets import Place, hexsage
 
-QUEUED = 9_500
+QUEUED = 9_000
 """As near to 10,000 as 20,000 file handles allow, two for each connection that may be."""
 STREAMS = 1_000
 SLOTS = 16
@@ -16,13 +17,8 @@ HOLD_MS = 90_000
 
 def measure_memory(rig: Rig, place: Place) -> dict[str, float]:
     """Return kilobytes a queued and a streaming request, each with 1 KB of prompt."""
-    few_slots = Place(
-        folder=place.folder,
-        peers=place.peers,
-        backend_port=place.backend_port,
-        cores=place.cores,
-        slots=SLOTS,
-    )
+    few_slots = replace(place, slots=SLOTS)
+    many_slots = replace(place, backends=4)
     waiting = {"connections": QUEUED, "think_us": HOLD_MS * 1000, "stagger_us": 500}
     streaming = {
         "connections": STREAMS,
@@ -38,7 +34,7 @@ def measure_memory(rig: Rig, place: Place) -> dict[str, float]:
         ),
         "streams": STREAMS,
         "kb_a_stream": _kb_each(
-            rig, place, STREAMS, streaming, "hexsage_requests_in_flight", STREAMS
+            rig, many_slots, STREAMS, streaming, "hexsage_requests_in_flight", STREAMS
         ),
     }
 
@@ -58,7 +54,7 @@ def _kb_each(
         load = rig.begin_load(target.port, count, {**options, "for_ms": HOLD_MS})
         try:
             _wait_for(target.port, gauge, wanted)
-            return (target.process.rss_bytes() - before) / 1e3 / count
+            return float(target.process.rss_bytes() - before) / 1e3 / count
         finally:
             load.kill()
             load.communicate()

@@ -1,8 +1,10 @@
 """Whom bench/data_plane.py measures: the gateway, and the peers that are installed."""
 
+import os
 import shutil
 import socket
 import sys
+import sysconfig
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,15 +21,18 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 
 ROOT = Path(__file__).parent.parent
 GATEWAY_FILE = """
+queue: {{max_requests: 20000, timeout_s: 600}}
+limits: {{max_connections: 9900}}
 backends:
-  - name: rig
+"""
+"""Everything else is as it comes: default policy, predictor, metrics, calibration, tuner."""
+BACKEND_LINES = """
+  - name: rig-{number}
     url: http://127.0.0.1:{backend}
     kind: vllm
     gpu: A100-80G
     max_in_flight: {slots}
-queue: {{max_requests: 20000, timeout_s: 600}}
 """
-"""Everything else is as it comes: default policy, predictor, metrics, calibration, tuner."""
 
 NGINX_FILE = """
 worker_processes 1;
@@ -111,22 +116,34 @@ class Place:
     peers: Path
     backend_port: int
     cores: Collection[int]
-    slots: int = 4096
+    slots: int = 256
+    backends: int = 1
+    """How many times the gateway knows the one there is: each takes as many calls as its slots."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def hexsage(
-    place: Place, name: str = "hexsage", launcher: Sequence[str] = ("-m", "gateway")
+    place: Place,
+    name: str = "hexsage",
+    launcher: Sequence[str] = ("-m", "gateway"),
+    python: Path | None = None,
 ) -> Target:
-    """Return the gateway of this checkout, with its default configuration."""
+    """Return the gateway of this checkout, with its default configuration.
+
+    Another interpreter must be of the same version: it uses the packages of this one.
+    """
     port, folder = free_port(), _folder(place, name)
     file = folder / "backends.yaml"
-    text = GATEWAY_FILE.format(backend=place.backend_port, slots=place.slots)
-    file.write_text(text, encoding="utf-8")
-    command = [sys.executable, *launcher, "serve", "--config", str(file)]
+    backends = [
+        BACKEND_LINES.format(number=number, backend=place.backend_port, slots=place.slots)
+        for number in range(place.backends)
+    ]
+    file.write_text(GATEWAY_FILE.format() + "".join(backends), encoding="utf-8")
+    command = [str(python or sys.executable), *launcher, "serve", "--config", str(file)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "warning"]
     process = _process(place, name, command)
-    process.environment = {**process.environment, "PYTHONPATH": str(ROOT)}
+    packages = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
+    process.environment = {**process.environment, "PYTHONPATH": packages}
     return Target(name, process, port)
 
 
