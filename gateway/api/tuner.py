@@ -21,7 +21,7 @@ def tuner_router(tuner: Tuner) -> APIRouter:
                 "interval_s": tuner.interval_s,
                 "objective": tuner.objective.value,
                 "is_searching": tuner.is_searching,
-                "history": [_tuning(tuning) for tuning in tuner.history],
+                "history": [told_of(tuning) for tuning in tuner.history],
             }
         )
 
@@ -29,12 +29,13 @@ def tuner_router(tuner: Tuner) -> APIRouter:
     async def tune_now() -> Json:
         if tuner.is_searching:
             raise ApiError(status=409, message="A search is under way.", code="already_tuning")
-        return Json(_tuning(await tuner.tune_once()))
+        return Json(told_of(await tuner.tune_once()))
 
     return router
 
 
-def _tuning(tuning: Tuning) -> dict[str, object]:
+def told_of(tuning: Tuning) -> dict[str, object]:
+    """Return one search, as it is told."""
     return {
         "at": tuning.at,
         "took_s": tuning.took_s,

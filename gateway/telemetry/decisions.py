@@ -34,19 +34,25 @@ def lines_of(now: float, event: Event, commands: Sequence[Command]) -> list[dict
 
 
 class Recent:
-    """The latest decisions, newest last, for people who look. An observer."""
+    """The latest decisions, newest last, for people who look. An observer.
+
+    They are put into words when somebody asks: most of the time nobody does.
+    """
 
     def __init__(self) -> None:
-        self._lines: deque[dict[str, object]] = deque(maxlen=MAX_RECENT)
+        self._seen: deque[tuple[float, Event, Sequence[Command]]] = deque(maxlen=MAX_RECENT)
 
     def observe(self, now: float, event: Event, commands: Sequence[Command]) -> None:
         """Keep it."""
         if commands:
-            self._lines.extend(lines_of(now, event, commands))
+            self._seen.append((now, event, commands))
 
     def latest(self, count: int) -> Sequence[Mapping[str, object]]:
         """Return the latest lines, newest last, ready to be encoded by `encode`."""
-        return list(self._lines)[-count:]
+        if count <= 0:
+            return []
+        seen = list(self._seen)[-count:]  # each has a line at least
+        return [line for one in seen for line in lines_of(*one)][-count:]
 
 
 class DecisionLog:

@@ -11,16 +11,21 @@ import shutil
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from gateway.api.tuner import told_of
+from gateway.core.policies import PolicySettings
+from gateway.telemetry.decisions import encode
+from gateway.tuner.search import Finding, Gain, Objective, Point
+from gateway.tuner.tuner import Tuning, told
 from tests.e2e.processes import a_fleet
 
 pytest.importorskip("playwright", reason="no Playwright: make test-dashboard installs it")
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = pytest.mark.skipif(
@@ -61,7 +66,12 @@ def visit(gateway: str, browser: Browser) -> Iterator[Visit]:
     contexts = []
 
     def opened(
-        *, key: str | None = KEY, width: int = 1440, scheme: str = "light", strict: bool = True
+        *,
+        key: str | None = KEY,
+        width: int = 1440,
+        scheme: str = "light",
+        strict: bool = True,
+        route: Mapping[str, object] | None = None,
     ) -> Page:
         context = browser.new_context(
             viewport={"width": width, "height": 900},
@@ -75,6 +85,8 @@ def visit(gateway: str, browser: Browser) -> Iterator[Visit]:
         page.on("pageerror", lambda error: wrongs.append(str(error)))
         if key is not None:
             page.add_init_script(f"sessionStorage.setItem('hexsage-admin-key', '{key}')")
+        for pattern, answer in (route or {}).items():
+            page.route(pattern, _answering(answer))
         page.goto(f"{gateway}/dashboard")
         return page
 
@@ -177,6 +189,16 @@ def test_requests_can_be_narrowed_to_a_workflow(visit: Visit, gateway: str) -> N
     expect(rows).to_contain_text("narrow-1")
 
 
+def test_what_the_tuner_found_is_drawn(visit: Visit) -> None:
+    page = visit(route={"**/admin/tuner": _tuned()})
+    _wait_until_live(page)
+    tuner = page.locator("#tuner")
+    expect(tuner.locator("svg circle")).to_have_count(4, timeout=WITHIN_MS)
+    expect(tuner.locator("tbody tr")).to_have_count(5)
+    expect(tuner).to_contain_text("Applied: alpha=0.3: p95 better by 12.0% [4.0%, 19.0%]")
+    _keep(page, "tuner")
+
+
 def test_it_is_dark_where_the_system_is_and_as_chosen(visit: Visit) -> None:
     page = visit(scheme="dark")
     _wait_until_live(page)
@@ -243,6 +265,39 @@ def test_a_gateway_that_is_gone_is_told_of_and_found_again(visit: Visit) -> None
     banner.get_by_role("button", name="Try now").click()
     _wait_until_live(page)
     expect(banner).to_be_hidden()
+
+
+def _answering(answer: object) -> Callable[[Route], None]:
+    return lambda route: route.fulfill(json=answer)
+
+
+def _tuned() -> object:
+    """A search as the tuner's route tells it: it takes minutes of traffic to have a real one."""
+    present, no_gain = PolicySettings(), Gain(mean=0.0, low=0.0, high=0.0)
+    gain = Gain(mean=0.12, low=0.04, high=0.19)
+    curve = (
+        Point(label="as it is", settings=present, value=41.0, gain=no_gain),
+        *(
+            Point(
+                label=f"alpha={alpha}", settings=PolicySettings(alpha=alpha), value=value, gain=gain
+            )
+            for alpha, value in ((0.3, 36.0), (0.7, 43.5), (0.9, 55.0))
+        ),
+        Point(label="hold=4.0", settings=PolicySettings(hold=4.0), value=40.2, gain=gain),
+    )
+    finding = Finding(
+        policy="hexsage",
+        objective=Objective.P95,
+        present=present,
+        curve=curve,
+        winner=curve[1].settings,
+        label="alpha=0.3",
+        gain=gain,
+    )
+    tuning = Tuning(
+        at=0.0, took_s=20.0, workflows=300, outcome=told(finding), applied=True, finding=finding
+    )
+    return json.loads(encode({"interval_s": 600.0, "history": [told_of(tuning)]}))
 
 
 def _wait_until_live(page: Page) -> None:

@@ -49,11 +49,13 @@ def test_the_log_goes_on_where_it_ended(tmp_path: Path) -> None:
 def test_only_the_latest_decisions_are_kept_in_memory() -> None:
     recent = Recent()
     scheduler = Scheduler([], policy_from_name("round_robin+fcfs"))
-    for number in range(MAX_RECENT):
+    for number in range(MAX_RECENT + 5):
         event = Arrived(a_request(f"r{number}"))
         recent.observe(float(number), event, scheduler.handle(event, float(number)))
 
     kept = recent.latest(10 * MAX_RECENT)
-    assert len(kept) == MAX_RECENT
-    assert kept[-1]["at"] == MAX_RECENT - 1
+    assert len({line["at"] for line in kept}) == MAX_RECENT
+    assert kept[-1]["at"] == MAX_RECENT + 4
+    assert recent.latest(4) == kept[-4:]
+    assert recent.latest(0) == []
     json.loads(encode(kept))

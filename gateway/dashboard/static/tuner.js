@@ -18,12 +18,14 @@ function valueText(value, objective) {
   return objective === "attainment" ? percent(value, 1) : duration(value * 1000);
 }
 
-// The objective by alpha, as simulated on recent traffic; the present setting is the hollow point.
-function curve(finding) {
+// The objective by alpha, as simulated on recent traffic; the present setting is the large point.
+function curve(finding, presentAlpha) {
   const points = finding.curve
-    .map((one) => ({ ...one, alpha: alphaOf(one.label) ?? one.settings.alpha, isPresent: one.label === "as it is" }))
-    .filter((one) => one.isPresent || alphaOf(one.label) !== null)
-    .filter((one) => typeof one.alpha === "number")
+    .map((one) => {
+      const isPresent = one.label === "as it is";
+      return { ...one, isPresent, alpha: isPresent ? one.settings.alpha ?? presentAlpha : alphaOf(one.label) };
+    })
+    .filter((one) => one.alpha !== null)
     .sort((a, b) => a.alpha - b.alpha);
   if (points.length < 3) return null;
   const values = points.map((one) => one.value);
@@ -42,8 +44,9 @@ function curve(finding) {
     }, svg("title", {}, `${one.label}: ${valueText(one.value, finding.objective)}`))));
 }
 
-function curvePart(finding) {
-  const drawn = curve(finding) ?? empty("Too few settings differ in α to draw a curve.");
+function curvePart(finding, policy) {
+  // A setting that is not named is the policy's own default, which only the policy in force tells.
+  const drawn = curve(finding, policy.name === finding.policy ? policy.alpha : null) ?? empty("Too few settings differ in α to draw a curve.");
   return el("div", {}, el("h3", {}, `${finding.objective} by α, simulated on recent traffic`), drawn);
 }
 
@@ -62,7 +65,7 @@ function settingsPart(finding) {
 
 function decisions(now) {
   const tunings = told.history.map((one) => ({
-    at: one.at, text: `${one.applied ? "Applied" : "Kept"}: ${one.outcome}`,
+    at: one.at, text: one.applied ? `Applied: ${one.outcome}` : one.outcome,
   }));
   const changes = policies.slice(1).map((one) => ({
     at: one.at, text: `Policy in force: ${one.name}${one.alpha === null ? "" : `, α ${one.alpha}`}`,
@@ -79,7 +82,7 @@ function draw(frame) {
     root.replaceChildren(empty(`No search yet. One is made every ${duration(told.interval_s * 1000)} of traffic, if the tuner is on.`));
     return;
   }
-  const parts = latest ? [curvePart(latest.finding), settingsPart(latest.finding)] : [];
+  const parts = latest ? [curvePart(latest.finding, frame.policy), settingsPart(latest.finding)] : [];
   const log = el("div", {}, el("h3", {}, "Decisions"), el("ol", { class: "decisions" }, ...lines));
   root.replaceChildren(el("div", { class: latest ? "tuning" : null }, ...parts, log));
 }
