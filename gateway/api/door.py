@@ -242,12 +242,16 @@ class Exchange:
             await self._door.kept.remember(made_id, keeper)
 
     async def _cut(self) -> None:
-        """Cut the connection, with whatever lies on it unread, where the server lets us."""
-        abort = self._scope.get("state", {}).get(ABORT)
-        if abort is not None:
-            abort()
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
+        await cut(self._scope, self._receive)
+
+
+async def cut(scope: Scope, receive: Receive) -> None:
+    """Cut a connection, with whatever lies on it unread, where the server lets us."""
+    abort = scope.get("state", {}).get(ABORT)
+    if abort is not None:
+        abort()
+        while (await receive())["type"] != "http.disconnect":
+            pass
 
 
 def not_offered(endpoint: Endpoint) -> ApiError:

@@ -4,11 +4,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from yarl import URL
 
 from gateway.api.asgi import RequestIds, send_error
 from gateway.api.disconnect import ClientLeft, client_present
+from gateway.api.door import cut
 from gateway.workers.remote import unavailable
 
 HOP_BY_HOP = frozenset(
@@ -36,14 +37,24 @@ class Proxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on, and its answer back."""
+        has_begun = False
+
+        async def send_on(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
         try:
             if scope["method"] in _BODILESS:
                 async with client_present(receive):
-                    await self._pass(scope, None, send)
+                    await self._pass(scope, None, send_on)
             else:
-                await self._pass(scope, _pieces(receive), send)
+                await self._pass(scope, _pieces(receive), send_on)
         except aiohttp.ClientError:
-            await send_error(send, unavailable(), self._ids.next().encode())
+            if has_begun:
+                await cut(scope, receive)
+            else:
+                await send_error(send, unavailable(), self._ids.next().encode())
         except (ClientLeft, _BodyGone):
             pass
 

@@ -285,8 +285,13 @@ async def test_without_its_scheduler_a_worker_turns_calls_away_and_then_takes_th
         waits = asyncio.ensure_future(gw.post(chat()))
         await gw.until(lambda: first.gateway.scheduler.waiting == 1)
 
+        watching = await session.get(f"{gw.url}/admin/events")
+        assert (await watching.content.readline()).startswith(b"data: {")
+
         await scheduler.aclose()
 
+        with pytest.raises(aiohttp.ClientError):
+            await watching.read()
         _is_told_to_come_back(await waits)
         _is_told_to_come_back(await gw.post(chat()))
         _is_told_to_come_back(await gw.request("GET", "/metrics"))
