@@ -149,7 +149,7 @@ class Gateway:
         if load is not None:
             self._reloader = Reloader(load, self._apply, self._files)
         self.operations = Operations(self.engines, self.driver.feed, self._reloader)
-        self._is_stopping = False
+        self._is_stopping = self._is_over = False
         self.app, self.admin_app = self._build_apps()
 
     def withdraw(self) -> None:
@@ -158,7 +158,7 @@ class Gateway:
 
     def begin_shutdown(self) -> None:
         """Take nothing new; what is here may finish."""
-        self._is_stopping = True
+        self._is_stopping = self._is_over = True
         self.driver.feed(ShutdownBegan())
 
     def missing(self) -> str | None:
@@ -263,7 +263,7 @@ class Gateway:
                 admin_key=key.get_secret_value() if key else None,
                 open_without_key=settings.is_admin_loopback,
                 fleet=self.operations,
-                is_stopping=lambda: self._is_stopping,
+                is_over=lambda: self._is_over,
             )
         )
         admin.include_router(dashboard_router())

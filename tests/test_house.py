@@ -35,6 +35,7 @@ TESTED_ELSEWHERE = {
     "gateway/backends/whole.py": "tests/api/test_headers.py",
     "gateway/api/disconnect.py": "tests/api/test_disconnects.py",
     "gateway/api/overview.py": "tests/api/test_live.py",
+    "gateway/exposition.py": "tests/deploy/test_prometheus.py",
     "gateway/api/reasons.py": "tests/api/test_requests.py",
     "gateway/api/explain.py": "tests/api/test_headers.py",
     "gateway/api/front.py": "tests/api/test_bodies.py",

@@ -53,7 +53,7 @@ def admin_router(
     admin_key: str | None,
     open_without_key: bool,
     fleet: FleetControl,
-    is_stopping: Callable[[], bool],
+    is_over: Callable[[], bool],
 ) -> APIRouter:
     """Build the routes."""
 
@@ -104,7 +104,7 @@ def admin_router(
     router.include_router(reload_router(fleet))
     router.include_router(tuner_router(sources.tuner))
     router.include_router(requests_router(sources.watch.requests, scheduler, clock))
-    router.include_router(live_router(sources, is_stopping))
+    router.include_router(live_router(sources, is_over))
     return router
 
 

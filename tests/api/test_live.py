@@ -118,6 +118,8 @@ async def test_events_end_when_the_gateway_stops() -> None:
         gw.canary = False
         async with listening(gw) as frames:
             await anext(frames)
+            gw.gateway.withdraw()
+            assert (await anext(frames))["missing"] == "shutting down"
             gw.gateway.begin_shutdown()
             async with asyncio.timeout(2):
                 assert [frame async for frame in frames] == []
