@@ -18,7 +18,7 @@ HOLD_MS = 90_000
 def measure_memory(rig: Rig, place: Place) -> dict[str, float]:
     """Return kilobytes a queued and a streaming request, each with 1 KB of prompt."""
     few_slots = replace(place, slots=SLOTS)
-    many_slots = replace(place, backends=4)
+    many_slots = replace(place, backends=8)
     waiting = {"connections": QUEUED, "think_us": HOLD_MS * 1000, "stagger_us": 500}
     streaming = {
         "connections": STREAMS,
