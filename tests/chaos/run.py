@@ -68,14 +68,25 @@ async def main(options: argparse.Namespace) -> int:
     """Run it all; return the exit code."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
-        figure = await chaos(folder, options.port, options.seconds, options.rate, options.seed)
+        figure = await chaos(
+            folder, options.port, options.seconds, options.rate, options.seed, options.workers
+        )
     print(figure.markdown())  # noqa: T201 - the report
     return 1 if figure.wrong else 0
 
 
-async def chaos(folder: Path, port: int, seconds: float, rate: float, seed: int) -> Figure:
+async def chaos(
+    folder: Path, port: int, seconds: float, rate: float, seed: int, workers: int = 1
+) -> Figure:
     """Let everything befall a fleet; return what was seen."""
-    plan = Plan.emulated(port, GPUS, SPEED, settings=SETTINGS, tenants=TENANTS, has_proxies=True)
+    plan = Plan.emulated(
+        port,
+        GPUS,
+        SPEED,
+        settings={**SETTINGS, "workers": workers},
+        tenants=TENANTS,
+        has_proxies=True,
+    )
     async with a_fleet(folder, plan) as fleet, session() as http:
         await fleet.ready(http)
         clients = Clients(http, fleet.url)
@@ -94,7 +105,9 @@ async def chaos(folder: Path, port: int, seconds: float, rate: float, seed: int)
             metrics = await reply.text()
     attempts = [attempt for proxy in fleet.proxies for attempt in proxy.attempts]
     settled = books.settlements(fleet.decisions)
-    figure = Figure(f"Chaos for {seconds:g} s, {rate:g} starts a second, seed {seed}")
+    figure = Figure(
+        f"Chaos for {seconds:g} s, {rate:g} starts a second, seed {seed}, {workers} worker(s)"
+    )
     figure.note("faults", dict(sorted(faults.struck.items())))
     outcomes = Counter(told.outcome for told in clients.told)
     figure.note("calls by what clients saw", dict(sorted(outcomes.items())))
@@ -164,5 +177,6 @@ if __name__ == "__main__":
     parser.add_argument("--rate", type=float, default=20.0, help="calls or workflows a second")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--port", type=int, default=25000, help="this one and the eight after it")
+    parser.add_argument("--workers", type=int, default=1, help="of the gateway")
     parser.add_argument("--keep", type=Path, help="an empty folder for logs and decisions")
     sys.exit(asyncio.run(main(parser.parse_args())))
