@@ -15,7 +15,7 @@ PAGES = (
 )
 _FENCE = re.compile(r"^( *)(```+)([\w-]*)\s*$")
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
-_LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)")
+_LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} (.*)$", re.MULTILINE)
 
 
@@ -78,7 +78,7 @@ def spans(path: Path) -> list[str]:
 
 
 def links(path: Path) -> list[str]:
-    """Return where a page's links go."""
+    """Return where a page's links go, and its pictures are."""
     return _LINK.findall(prose(path))
 
 
