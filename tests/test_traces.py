@@ -1,5 +1,6 @@
 """Traces of a gateway that runs: off unless they are asked for, whole when they are."""
 
+import subprocess
 import sys
 
 import pytest
@@ -123,3 +124,9 @@ def test_a_file_that_wants_traces_needs_the_extra_and_the_environment_does_not(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
     assert exporter_of(TelemetryEntry()) is None
     assert "hexsage[otel]" in caplog.text
+
+
+def test_without_traces_opentelemetry_is_not_even_loaded() -> None:
+    code = "import sys, gateway.app; sys.exit('opentelemetry' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
