@@ -62,7 +62,6 @@ class Hub:
         self.workers: set[_Worker] = set()
         self._fleet = fleet
         self._told: dict[str, Any] = {}
-        self._is_stale = True
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -79,29 +78,28 @@ class Hub:
             worker.link.close()
 
     def observe(self, now: float, event: Event, commands: Sequence[Command]) -> None:
-        """Have workers told of a change; however much changes in one moment, they are told once."""
+        """Have workers told of a change, before anything that follows from it."""
         del now, commands
-        if not self._is_stale and isinstance(event, BackendChanged | BackendRemoved | Reconfigured):
-            self._is_stale = True
-            asyncio.get_running_loop().call_soon(self.push)
-
-    def push(self) -> None:
-        """Tell all workers what has changed, if anything has. It goes before any turn."""
-        if self._is_stale and self.news():
-            for worker in self.workers:
-                worker.say([Down.FLEET, self._told])
-
-    def news(self) -> bool:
-        """Look at the fleet; return whether workers have not been told of it."""
-        self._is_stale = False
-        before, self._told = self._told, self._fleet().model_dump(mode="json")
-        return self._told != before
+        if isinstance(event, BackendChanged | BackendRemoved | Reconfigured):
+            self._push()
 
     def greet(self, worker: "_Worker") -> None:
         """A worker is here."""
-        self.push()
+        self._push()
         self.workers.add(worker)
         worker.say([Down.FLEET, self._told])
+
+    def _push(self) -> None:
+        """Tell all workers what there is, if that is not what they were told.
+
+        At once: whoever has had a change made may come to any of them in the next moment.
+        """
+        told = self._fleet().model_dump(mode="json")
+        if told != self._told:
+            self._told = told
+            for worker in self.workers:
+                worker.say([Down.FLEET, told])
+                worker.link.flush()
 
     def wait_for(self, call: "_Call") -> None:
         """Have a call predicted, and then entered."""
@@ -257,7 +255,6 @@ class _Call:
     def start(self, start: Start) -> None:
         """See Run."""
         hub = self._hub
-        hub.push()
         traceparent = None if hub.traceparent is None else hub.traceparent(self.id)
         headers = self._entry.headers(start, hub.alpha())
         self._say(wire.started(start, Told(headers, traceparent)))

@@ -24,7 +24,7 @@ HOP_BY_HOP = frozenset(
         b"x-request-id",  # every answer has one already, or gets it from the worker
     }
 )
-_BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
+_FRAMES = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class Proxy:
@@ -45,11 +45,11 @@ class Proxy:
             await send(message)
 
         try:
-            if scope["method"] in _BODILESS:
+            if any(name in _FRAMES for name, _ in scope["headers"]):
+                await self._pass(scope, _pieces(receive), send_on)
+            else:
                 async with client_present(receive):
                     await self._pass(scope, None, send_on)
-            else:
-                await self._pass(scope, _pieces(receive), send_on)
         except aiohttp.ClientError:
             if has_begun:
                 await cut(scope, receive)

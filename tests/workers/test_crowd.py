@@ -158,7 +158,7 @@ async def test_a_backend_that_is_added_is_known_to_all_before_its_first_call() -
         reply = await crowd[1].post({**chat(), "model": "other"})
         assert (reply.status, len(two.calls)) == (200, 1)
 
-        removed = await crowd[0].request("DELETE", "/admin/backends/new")
+        removed = await crowd[0].request("DELETE", "/admin/backends/new", b"{}")
         assert removed.status in (200, 204)
         assert (await crowd[1].post({**chat(), "model": "other"})).status == 404
 

@@ -12,6 +12,8 @@ from tests.api import (
     test_limits,
     test_queueing,
     test_streams,
+    test_timeouts,
+    test_uploads,
     test_workflows,
 )
 from tests.workers.harness import through_a_worker
@@ -24,6 +26,8 @@ MODULES: tuple[ModuleType, ...] = (
     test_limits,
     test_queueing,
     test_streams,
+    test_timeouts,
+    test_uploads,
     test_workflows,
 )
 
