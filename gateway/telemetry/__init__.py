@@ -1,1 +1,4 @@
-"""Observers of the decision log: numbers, recent decisions, a file. Nothing here decides."""
+"""Observers of the decision log: numbers, recent decisions, traces, a file. Nothing here decides.
+
+Beside them: how logs are written.
+"""
