@@ -101,7 +101,7 @@ def _lines(request: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [
         ("model", f"{request['model']}, tenant {request['tenant']}"),
         ("workflow", _workflow(request)),
-        ("waited", duration(request["queue_ms"])),
+        ("waited", duration(_waited_ms(request))),
         ("tokens", f"{tokens}, {count(actual.get('output_tokens'))} came"),
         (
             "execution",
@@ -121,6 +121,12 @@ def _lines(request: dict[str, Any]) -> list[tuple[str, str]]:
             ),
         ]
     return lines
+
+
+def _waited_ms(request: dict[str, Any]) -> float | None:
+    waiting = request["waiting"]
+    waited_ms: float | None = waiting["since_ms"] if waiting else request["queue_ms"]
+    return waited_ms
 
 
 def _workflow(request: dict[str, Any]) -> str:

@@ -59,5 +59,6 @@ def test_a_waiting_request_is_told_with_what_it_waits_for() -> None:
 
     assert "queued" in text
     assert "waits since 2.00 s for a backend with room" in text
+    assert "waited       2.00 s" in text
     assert "deadline     99.0 s after arrival, open" in text
     assert "full" in text
