@@ -60,6 +60,7 @@ TESTED_ELSEWHERE = {
     "gateway/config_file.py": "tests/test_config.py",
     "gateway/telemetry/watch.py": "tests/api/test_live.py",
     "gateway/telemetry/histogram.py": "tests/telemetry/test_counters.py",
+    "gateway/telemetry/gauges.py": "tests/telemetry/test_counters.py",
     "gateway/telemetry/prometheus.py": "tests/telemetry/test_counters.py",
     # Composition and command lines: whole programs.
     "gateway/app.py": "tests/api/test_calls.py",
