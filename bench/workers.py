@@ -129,7 +129,8 @@ def _print(seen: Mapping[tuple[str, int], list[Figures]], cores: int, rounds: in
         print(
             f"| {case} | {count} | {median('per_s'):.0f} | {statistics.median(ratios):.2f} | "
             f"{median('cpu_ms'):.3f} | {median('worker_ms'):.3f} | {median('scheduler_ms'):.3f} | "
-            f"{median('busy_cores'):.2f} | {median('latency_p50_ms'):.2f} | {median('latency_p99_ms'):.2f} |"
+            f"{median('busy_cores'):.2f} | {median('latency_p50_ms'):.1f} | "
+            f"{median('latency_p99_ms'):.1f} |"
         )
 
 
