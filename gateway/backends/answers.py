@@ -80,7 +80,7 @@ class StreamAnswer:
         self._loop = asyncio.get_running_loop()
         self._inter_token_s = inter_token_s
         self._ends_by = ends_by
-        self._quiet_since = self._loop.time()
+        self._quiet_since = self._heard_at = self._loop.time()
         self._seen_events = 0
         self._is_waiting = False
         self._left_at = 0.0
@@ -90,9 +90,14 @@ class StreamAnswer:
         self._is_held = True
         """The connection is ours."""
 
-    def gives_sign(self, since: float) -> bool:
-        """Return whether it went on since this instant, or is held up by its client."""
-        return not self._is_waiting or self._quiet_since >= since
+    @property
+    def is_held_up(self) -> bool:
+        """It is the client that is waited for, or there is nothing more to come."""
+        return not self._is_waiting
+
+    def went_on(self, since: float) -> bool:
+        """Return whether the engine said something since this instant, and is not through."""
+        return not self._relay.ended and self._heard_at >= since
 
     @property
     def ended(self) -> bool:
@@ -128,7 +133,7 @@ class StreamAnswer:
         if relay.failure:
             raise relay.failure
         self._first = b"".join(pieces)
-        self._quiet_since = self._left_at = self._loop.time()
+        self._quiet_since = self._heard_at = self._left_at = self._loop.time()
         self._under_way.add(self)
         self._check_time()
 
@@ -147,7 +152,7 @@ class StreamAnswer:
                 passed = relay.feed(piece) if piece else relay.finish()
                 if relay.data_events != self._seen_events:
                     self._seen_events = relay.data_events
-                    self._quiet_since = loop.time()
+                    self._quiet_since = self._heard_at = loop.time()
                 if passed:
                     return passed
         except BackendError as error:

@@ -80,6 +80,8 @@ class HttpClient:
         self._bounds = bounds or Bounds()
         self._streams: set[StreamAnswer] = set()
         """Those that have begun and not ended."""
+        self._unbegun = 0
+        """Streams that are waited for."""
         self.busy_until = 0.0
         """When the last of its calls must be over, on the loop's clock."""
 
@@ -89,8 +91,13 @@ class HttpClient:
         return self._timeouts.total_s
 
     def gives_sign(self, since: float) -> bool:
-        """Return whether a stream went on since this instant, or is held up by its client."""
-        return any(stream.gives_sign(since) for stream in self._streams)
+        """Return whether a stream went on since this instant, or all that keeps streams from going
+        on is their clients.
+        """
+        streams = self._streams
+        return any(stream.went_on(since) for stream in streams) or (
+            bool(streams) and not self._unbegun and all(stream.is_held_up for stream in streams)
+        )
 
     async def open(
         self, call: Call, listener: Listener, *, engine_priority: int, attempt: int
@@ -110,6 +117,7 @@ class HttpClient:
         ends_by = asyncio.get_running_loop().time() + timeouts.total_s
         self.busy_until = max(self.busy_until, ends_by)
         begin_s = timeouts.first_token_s if call.stream else timeouts.total_s
+        self._unbegun += call.stream
         try:
             async with asyncio.timeout(min(begin_s, timeouts.total_s)):
                 try:
@@ -125,6 +133,8 @@ class HttpClient:
             if not failure.is_late:
                 self._on_unreachable()
             raise
+        finally:
+            self._unbegun -= call.stream
         return answer
 
     async def close(self) -> None:

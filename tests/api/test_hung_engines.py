@@ -68,3 +68,25 @@ async def test_streams_that_go_on_slowly_and_readers_that_are_slow_are_no_hangin
         states = {load.breaker.state for load in gw.gateway.scheduler.fleet.loads.values()}
         assert states == {BreakerState.CLOSED}
         lazy.reset()
+
+
+async def test_a_slow_reader_does_not_hide_that_an_engine_hangs() -> None:
+    big = streams(*[frame("x" * 60_000)] * 200, frame("b", "stop"), DONE)
+
+    async def hangs_later(exchange: Exchange) -> None:
+        await (big if len(hung.calls) == 1 else hangs)(exchange)
+
+    async with (
+        a_fake_backend(hangs_later) as hung,
+        a_fake_backend(plain) as sound,
+        a_gateway(hung, sound, health={"stall_s": 2, "cooldown_s": 30}) as gw,
+    ):
+        lazy = await gw.dial(chat(stream=True))
+        await lazy.read_until(b"\r\n\r\n")
+        assert (await gw.post(chat(stream=True))).status == 200  # it is the other's turn
+
+        reply = await gw.post(chat(stream=True))
+
+        assert reply.status == 200
+        assert (len(hung.calls), len(sound.calls)) == (2, 2)
+        lazy.reset()
