@@ -120,7 +120,7 @@ class Changes:
             elsewhere = [
                 other
                 for other in self._fleet.open_for(call)
-                if other is not load and other.id not in call.tried
+                if other is not load and other.breaker.admits and other.id not in call.tried
             ]
             if elsewhere and self._retries.may(call):
                 call.is_recalled = True

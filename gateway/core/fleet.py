@@ -100,7 +100,8 @@ class Fleet:
 
     def open_for(self, call: Call) -> tuple[BackendLoad, ...]:
         """Backends that may be given this call now; those that failed it only if all have."""
-        return untried(call, self.pool(call.request).open())
+        pool = self.pool(call.request)
+        return untried(call, pool, pool.open())
 
     def reference(self, model: str) -> GpuProfile | None:
         """Return the average backend of a model; None if nothing serves it."""
@@ -163,8 +164,16 @@ class Fleet:
             self._references[model] = average([load.profile for load in self._by_model[model]])
 
 
-def untried(call: Call, loads: tuple[BackendLoad, ...]) -> tuple[BackendLoad, ...]:
-    """Return the backends that have not failed the call; if all have, all."""
-    if call.tried:
-        return tuple(load for load in loads if load.id not in call.tried) or loads
-    return loads
+def untried(call: Call, pool: Pool, open_loads: tuple[BackendLoad, ...]) -> tuple[BackendLoad, ...]:
+    """Return the open backends of a pool that have not failed the call.
+
+    If all have, those that breakers keep out: they are better than one that has failed this very
+    call. If these have, too, all that are open.
+    """
+    if not call.tried:
+        return open_loads
+    loads = tuple(load for load in open_loads if load.id not in call.tried)
+    if loads:
+        return loads
+    kept_out = (load for load in pool.loads if load.state is _UP and load.id not in call.tried)
+    return tuple(kept_out) or open_loads

@@ -48,7 +48,7 @@ class Placement:
         places: dict[Pool | BackendLoad, None] = {}
         for call in calls:
             pool = self._fleet.pool(call.request)
-            if self.policy.binds is _ARRIVAL and (loads := untried(call, pool.open())):
+            if self.policy.binds is _ARRIVAL and (loads := untried(call, pool, pool.open())):
                 loads = tuple(load for load in loads if len(load.bound) < self.max_bound) or loads
                 places[self._bind(call, pool, loads, now)] = None
             else:
@@ -226,7 +226,7 @@ class Placement:
             if call.least_tokens > widest:
                 passed.append(call)  # no need to ask each backend
                 continue
-            loads = untried(call, open_loads)
+            loads = untried(call, pool, open_loads)
             rooms = open_rooms if loads is open_loads else self._rooms(loads)
             free = self._free(call, loads, rooms)
             if not free or (

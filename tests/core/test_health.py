@@ -151,6 +151,19 @@ def test_when_the_others_die_the_one_that_was_kept_out_is_better_than_none() -> 
     assert story.arrive(1.0)[1] == [A]
 
 
+@pytest.mark.parametrize("policy", ["least_backlog+fcfs", "hexsage"])
+def test_one_that_is_kept_out_is_better_than_one_that_has_failed_this_very_call(
+    policy: str,
+) -> None:
+    story = Story(policy=policy)
+    story.ruin("a", now=0.0)
+    name, where = story.arrive(1.0)
+    assert where == [B]
+
+    assert story.fail(name, 1.0, retryable=True) == [A]
+    assert story.breaker("a") is BreakerState.OPEN
+
+
 def test_after_the_cool_down_one_call_is_let_in_on_trial() -> None:
     story = Story(a_backend("a"), a_backend("b", max_in_flight=1))
     story.ruin("a", now=0.0)
