@@ -46,11 +46,18 @@ def _workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_serve, "a_gateway", with_workers)
 
 
+NOT_ALIKE = (
+    # Calls that come by two workers come in no order, and when one worker's time is over, another
+    # one may still give its place to a call that waits. Their like stands below.
+    test_serve.test_it_stops_being_ready_before_it_closes_its_door_and_ends_what_it_has,
+    test_serve.test_what_cannot_be_done_in_time_is_told_when_to_come_again,
+)
+
 globals().update(
     {
         f"test_serve_{name}": value
         for name, value in vars(test_serve).items()
-        if name.startswith("test_")
+        if name.startswith("test_") and value not in NOT_ALIKE
     }
 )
 
@@ -290,6 +297,60 @@ async def test_what_is_read_anew_holds_for_all_workers(tmp_path: Path) -> None:
             return {(await tree.call("alias"))[0] for _ in range(24)} == {200}
 
         await tree.until(all_know)
+
+
+@pytest.mark.anyio
+async def test_it_is_not_ready_then_takes_nothing_new_then_ends_what_it_has(
+    tmp_path: Path,
+) -> None:
+    go = asyncio.Event()
+    async with (
+        a_fake_backend(two_frames(go)) as engine,
+        a_tree(tmp_path, engine, drain_grace_s=3) as tree,
+    ):
+        streams = [await tree.stream() for _ in range(4)]
+        for stream in streams:
+            await stream.read_until(frame("a"))
+        tree.process.send_signal(signal.SIGTERM)
+
+        async def is_not_ready() -> bool:
+            return (await tree.get("/readyz"))[0] == 503
+
+        await tree.until(is_not_ready)
+        late = await tree.stream()
+        await late.read_until(frame("a"))
+
+        async def is_refused() -> bool:
+            return await tree.get("/readyz") == (0, "")
+
+        await tree.until(is_refused)
+        go.set()
+        for stream in (*streams, late):
+            assert (await stream.read_until(DONE)).count(b"data:") == 2
+        async with asyncio.timeout(WITHIN_S):
+            assert await tree.process.wait() == 0
+
+
+@pytest.mark.anyio
+async def test_what_cannot_be_done_in_time_is_told_to_come_again(tmp_path: Path) -> None:
+    async def never(exchange: Exchange) -> None:
+        await exchange.pause(WITHIN_S)
+
+    async with (
+        a_fake_backend(never) as engine,
+        a_tree(tmp_path, engine, drain_timeout_s=1) as tree,
+    ):
+        calls = [asyncio.ensure_future(tree.call()) for _ in range(6)]
+
+        async def all_run() -> bool:
+            return engine.running == 6
+
+        await tree.until(all_run)
+        tree.process.send_signal(signal.SIGTERM)
+
+        for status, retry_after, body in await asyncio.gather(*calls):
+            assert (status, b"shutting_down" in body) == (503, True)
+            assert retry_after is not None
 
 
 @pytest.mark.anyio
