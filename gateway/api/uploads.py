@@ -33,7 +33,8 @@ class FormUpload:
         self._size = 0
         self._grown = 0
         """Bytes that a model's other name has added."""
-        self._pieces: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
+        self._pieces: asyncio.Queue[tuple[bytes, bool]] = asyncio.Queue(maxsize=1)
+        """Of the rest, and whether each is the last: the last one may still wait to get in."""
         self.is_whole = False
         """All of it is here."""
         self.is_begun = False
@@ -95,7 +96,7 @@ class FormUpload:
             except ApiError as error:
                 self.failure = error
                 piece = b""
-            await self._pieces.put(piece)
+            await self._pieces.put((piece, self.is_whole))
         return message
 
     async def pieces(self) -> AsyncIterator[bytes]:
@@ -104,10 +105,11 @@ class FormUpload:
         for piece in self._held:
             yield piece
         self._held = []
-        while not (self.is_whole and self._pieces.empty()):
+        is_last = False
+        while not is_last:
             try:
                 async with asyncio.timeout(BODY_S):
-                    piece = await self._pieces.get()
+                    piece, is_last = await self._pieces.get()
             except TimeoutError:
                 self.failure = stalled()
             else:

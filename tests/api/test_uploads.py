@@ -3,22 +3,52 @@
 import asyncio
 import json
 import resource
+from itertools import pairwise
 
 import pytest
+from starlette.types import Message
 
 from gateway.api import uploads
-from gateway.api.uploads import HELD_BYTES
+from gateway.api.uploads import HELD_BYTES, FormUpload
 from tests.api.harness import Running, a_gateway
 from tests.api.test_multipart import BOUNDARY, FILE, MODEL, form
 from tests.backends.fake_backend import Exchange, a_fake_backend, answers, plain, resets, streams
 
 pytestmark = pytest.mark.anyio
 PATH = "/v1/audio/transcriptions"
-FORM = {"content-type": f"multipart/form-data; boundary={BOUNDARY.decode()}"}
+FORM_TYPE = b"multipart/form-data; boundary=" + BOUNDARY
+FORM = {"content-type": FORM_TYPE.decode()}
 TEXT = json.dumps({"text": "hello", "usage": {"type": "duration", "seconds": 3}}).encode()
 SMALL = (FILE, b"RIFF" * 1000)
 BIG = (FILE, bytes(range(256)) * 20_000)
 """5 MB."""
+
+
+@pytest.mark.parametrize("ahead", range(6))
+async def test_the_end_is_sent_however_far_the_client_is_ahead_of_the_engine(ahead: int) -> None:
+    wire = form((MODEL, b"m1"), (FILE, b"RIFF" * (HELD_BYTES // 4 + 100)))
+    cuts = (0, HELD_BYTES + 100, HELD_BYTES + 200, HELD_BYTES + 300, len(wire))
+    messages = [
+        {"type": "http.request", "body": wire[begin:end], "more_body": end < len(wire)}
+        for begin, end in pairwise(cuts)
+    ]
+
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    upload = FormUpload({"headers": [(b"content-type", FORM_TYPE)]}, receive, 2 * len(wire))
+    await upload.read_head(len(wire))
+    upload.head(None)
+
+    async def watch() -> None:
+        while messages:
+            await upload.receive()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(watch())
+        for _ in range(ahead):
+            await asyncio.sleep(0)
+        assert b"".join([piece async for piece in upload.pieces()]) == wire
 
 
 @pytest.mark.parametrize("path", [PATH, "/v1/audio/translations"])
