@@ -22,6 +22,7 @@ from data_plane_processes import Process
 from data_plane_targets import Place, Target, hexsage
 
 CASES: Mapping[str, Case] = {
+    "plain-1": Case(requests=500, options={"connections": 1}),
     "plain-64": Case(requests=6000, options={"connections": 64}),
     "burst-16": Case(requests=160, options={"connections": 16, "stream": 1, "chunks": 200}),
 }
@@ -129,8 +130,8 @@ def _print(seen: Mapping[tuple[str, int], list[Figures]], cores: int, rounds: in
         print(
             f"| {case} | {count} | {median('per_s'):.0f} | {statistics.median(ratios):.2f} | "
             f"{median('cpu_ms'):.3f} | {median('worker_ms'):.3f} | {median('scheduler_ms'):.3f} | "
-            f"{median('busy_cores'):.2f} | {median('latency_p50_ms'):.1f} | "
-            f"{median('latency_p99_ms'):.1f} |"
+            f"{median('busy_cores'):.2f} | {median('latency_p50_ms'):.2f} | "
+            f"{median('latency_p99_ms'):.2f} |"
         )
 
 
