@@ -168,12 +168,14 @@ class StreamAnswer:
     async def aclose(self) -> None:
         """Give the connection back if the answer was read to its end, else close it."""
         self._stop_timer()
-        if self._relay.ended:
-            with suppress(TimeoutError, BackendError):
-                async with asyncio.timeout(DRAIN_S):
-                    while await self._connection.read():
-                        pass
-        self._stop()
+        try:
+            if self._relay.ended:
+                with suppress(TimeoutError, BackendError):
+                    async with asyncio.timeout(DRAIN_S):
+                        while await self._connection.read():
+                            pass
+        finally:  # its client may leave even now
+            self._stop()
 
     async def _next(self) -> bytes:
         piece = await self._connection.read()
