@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
         self.is_complete = False
         self._pieces.clear()
         self._size = 0
-        self._failure: BackendError | None = None
+        self._failure: BackendError | None = ConnectionBroken() if self.is_lost else None
         self._is_head_whole = False
         self._header_bytes = self._interim = 0
         self._lean_bytes = 0
@@ -106,7 +106,8 @@ class Connection(asyncio.Protocol):
         self._begin()
         self.is_busy = True
         self.sent_at = self._loop.time()
-        self._transport.write(request)
+        if not self.is_lost:
+            self._transport.write(request)
 
     def send_more(self, pieces: AsyncIterator[bytes], *, is_chunked: bool) -> None:
         """Send a body piece by piece, as fast as the engine takes it, while its answer comes."""

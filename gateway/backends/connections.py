@@ -86,7 +86,8 @@ class Connections:
                 )
         except (OSError, TimeoutError, UnicodeError) as error:  # a TLS error is an OSError
             raise ConnectFailed(is_late=isinstance(error, TimeoutError)) from error
-        self._open.add(connection)
+        if not connection.is_lost:  # a peer may hang up in the breath in which it answers
+            self._open.add(connection)
         return connection
 
     def give_back(self, connection: Connection) -> None:

@@ -246,3 +246,14 @@ async def test_a_body_that_breaks_breaks_the_call() -> None:
     with pytest.raises(ConnectionBroken):
         await connection.head()
     assert transport.is_cut
+
+
+async def test_a_call_on_a_connection_that_is_lost_already_is_told_so() -> None:
+    connection, _, _ = a_call()
+    connection.data_received(OK)
+    connection.connection_lost(None)
+
+    connection.send(b"GET / HTTP/1.1\r\n\r\n")
+
+    with pytest.raises(ConnectionBroken):
+        await connection.head()
