@@ -111,9 +111,8 @@ class GatheringClient(HttpClient):
             if size > limit_bytes:
                 raise BadAnswer(f"the engine's answer is longer than {limit_bytes} bytes")
             for event in decoder.feed(events):
-                chunk = loads(event.data) if event.data and event.data[:1] == b"{" else None
-                if isinstance(chunk, dict):
-                    assembly.add(chunk)
+                if event.data and event.data[:1] == b"{":
+                    assembly.add(_chunk_of(event.data))
         try:
             whole = assembly.whole(known.mould)
         except ValueError as error:
@@ -160,6 +159,15 @@ class _Witness:
 
     def finished(self, usage: Usage) -> None:
         self.usage = usage
+
+
+def _chunk_of(data: bytes) -> Json:
+    try:
+        chunk = loads(data)
+    except ValueError:
+        raise BadAnswer("the engine's stream holds a chunk that is not JSON") from None
+    assert isinstance(chunk, dict)  # it begins with a brace
+    return chunk
 
 
 def streamed(call: Call) -> Call:

@@ -104,6 +104,17 @@ async def test_a_generation_that_had_begun_is_a_502_and_not_run_twice(ends: str)
         assert gw.settled() == {("completed", ""): 1, ("failed", "reset"): 1}
 
 
+@pytest.mark.parametrize("text", [b'data: {"choices"\n\n', b"data: {}}\n\n", b"data: {\n\n"])
+async def test_a_chunk_that_is_no_json_is_the_engines_fault(text: bytes) -> None:
+    async with a_fake_backend(plain) as engine, a_gateway(engine, **ON) as gw:
+        await learn(gw, engine, streams(ROLE, frame("a"), text, frame("b", finish="stop"), DONE))
+        reply = await gw.post(chat())
+
+        assert (reply.status, reply.error["code"]) == (502, "bad_answer")
+        assert len(engine.calls) == 1
+        assert gw.settled() == {("completed", ""): 1, ("failed", "bad_answer"): 1}
+
+
 async def test_one_that_had_not_begun_is_tried_again() -> None:
     async with a_fake_backend(plain) as engine, a_gateway(engine, **ON) as gw:
 
