@@ -37,9 +37,9 @@ class Link(asyncio.Protocol):
 
     def flush(self) -> None:
         """Send what there is."""
-        if self._unsent and self._transport is not None:
-            self._transport.write(line_of(self._unsent))
-        self._unsent.clear()
+        unsent, self._unsent = self._unsent, []
+        if unsent and self._transport is not None:
+            self._transport.write(line_of(unsent))
 
     def close(self) -> None:
         """Send what there is, and close."""

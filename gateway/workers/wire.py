@@ -5,9 +5,7 @@ here. Messages of one moment travel together as one line.
 """
 
 from enum import StrEnum
-from typing import Any, NamedTuple
-
-import orjson
+from typing import Any, NamedTuple, cast
 
 from gateway.api import lesson
 from gateway.api.desk import Arrival
@@ -15,6 +13,7 @@ from gateway.api.errors import ApiError
 from gateway.api.first_tries import Try
 from gateway.api.lesson import Outline
 from gateway.api.prompts import Sketch
+from gateway.backends import lenient_json
 from gateway.backends.base import Header, Usage
 from gateway.core.commands import Start
 from gateway.core.events import Abandoned, Event, Failed, Finished, FirstToken, Progressed
@@ -85,14 +84,13 @@ class Close(StrEnum):
 
 
 def line_of(messages: list[Message]) -> bytes:
-    """Return the messages as one line."""
-    return orjson.dumps(messages, option=orjson.OPT_APPEND_NEWLINE)
+    """Return the messages as one line. In some are words of engines, which may be no text."""
+    return lenient_json.dumps(messages) + b"\n"
 
 
 def messages_of(line: bytes) -> list[Fields]:
     """Return the messages of one line."""
-    messages: list[Fields] = orjson.loads(line)
-    return messages
+    return cast(list[Fields], lenient_json.loads(line))
 
 
 # Up

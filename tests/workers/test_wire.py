@@ -167,3 +167,12 @@ def test_it_does_not_matter_where_a_connection_cuts(
 
     asyncio.run(hear())
     assert heard == said
+
+
+@pytest.mark.parametrize("odd", ["\ud800", 1 << 70], ids=["half a character", "a huge number"])
+def test_what_engines_say_goes_over_however_odd_it_is(odd: object) -> None:
+    told = Parted(Usage(3), True, odd if isinstance(odd, str) else "stop")
+    if isinstance(odd, int):
+        told = Parted(Usage(odd), True, "stop")
+
+    assert wire.read_closed(over(wire.closed(ID, Close.ANSWERED, None, told)))[2] == told
