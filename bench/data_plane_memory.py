@@ -7,8 +7,8 @@ from dataclasses import replace
 from data_plane_load import CASES, SEEN_PROMPTS, Rig, RigError, fetch
 from data_plane_targets import Place, hexsage
 
-QUEUED = 9_000
-"""As near to 10,000 as 20,000 file handles allow, two for each connection that may be."""
+QUEUED = 4_000
+"""Enough to tell what each weighs; more come in faster than a busy machine takes them."""
 STREAMS = 1_000
 SLOTS = 16
 SETTLE_S = 60.0
@@ -19,7 +19,7 @@ def measure_memory(rig: Rig, place: Place) -> dict[str, float]:
     """Return kilobytes a queued and a streaming request, each with 1 KB of prompt."""
     few_slots = replace(place, slots=SLOTS)
     many_slots = replace(place, backends=8)
-    waiting = {"connections": QUEUED, "think_us": HOLD_MS * 1000, "stagger_us": 500}
+    waiting = {"connections": QUEUED, "think_us": HOLD_MS * 1000, "stagger_us": 2_000}
     streaming = {
         "connections": STREAMS,
         "stream": 1,
