@@ -44,7 +44,6 @@ TESTED_ELSEWHERE = {
     "gateway/api/responses.py": "tests/api/test_errors.py",
     "gateway/api/snapshots.py": "tests/api/test_admin.py",
     "gateway/api/tenants.py": "tests/api/test_workflows.py",
-    "gateway/backends/answers.py": "tests/backends/test_relay.py",
     "gateway/backends/dialect.py": "tests/backends/test_dialects.py",
     "gateway/backends/engine_errors.py": "tests/backends/test_vllm.py",
     "gateway/backends/engine_metrics.py": "tests/backends/test_health.py",
