@@ -5,6 +5,7 @@ from pathlib import Path
 import yaml
 
 Location = tuple[str | int, ...]
+KEY_TAGS = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"})
 
 
 class YamlFile:
@@ -21,28 +22,30 @@ class YamlFile:
         """Return the file; what is wrong with it as YAML stands in `mistakes`."""
         document = cls({}, {}, str(path))
         try:
-            text = path.read_text(encoding="utf-8")
-            node = yaml.compose(text, Loader=yaml.SafeLoader)
+            document._take_in(path.read_text(encoding="utf-8"))
         except OSError as error:
             document.mistakes.append(f"{path}: cannot be read ({error.strerror})")
-            return document
         except UnicodeDecodeError:
             document.mistakes.append(f"{path}: is not UTF-8 text")
-            return document
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             document.mistakes.append(f"{path}:{line}: is not YAML: {error.problem}")
-            return document
         except yaml.YAMLError as error:
             document.mistakes.append(f"{path}: is not YAML: {error}")
-            return document
-        if not isinstance(node, yaml.MappingNode):
-            document.mistakes.append(f"{path}:1: must hold keys such as `backends:`")
-            return document
-        document._walk(node, ())
-        if not document.mistakes:
-            document.content = yaml.safe_load(text)
+        except RecursionError:
+            document.mistakes.append(f"{path}: is nested too deeply")
+        except ValueError as error:  # what looks like a date or a number, and is none
+            document.mistakes.append(f"{path}: holds a value that is none: {error}")
         return document
+
+    def _take_in(self, text: str) -> None:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if not isinstance(node, yaml.MappingNode):
+            self.mistakes.append(f"{self.name}:1: must hold keys such as `backends:`")
+            return
+        self._walk(node, ())
+        if not self.mistakes:
+            self.content = yaml.safe_load(text)
 
     def line_of(self, location: Location) -> int | None:
         """Return the line of a key, or of the nearest thing around it."""
@@ -58,6 +61,10 @@ class YamlFile:
             for key, value in node.value:
                 here = (*location, str(key.value))
                 line = key.start_mark.line + 1
+                if key.tag not in KEY_TAGS:
+                    self.mistakes.append(
+                        f"{self.name}:{line}: {dotted(here)} is no text: put the key in quotes"
+                    )
                 if here in self.lines:
                     self.mistakes.append(f"{self.name}:{line}: {dotted(here)} is given twice")
                 self.lines[here] = line
