@@ -5,7 +5,6 @@ one series for each data-parallel engine, so gauges are summed (shares averaged)
 of KV use: what its batch has reserved, of what it may reserve, stands for it.
 """
 
-import math
 import re
 from dataclasses import dataclass
 
@@ -32,6 +31,9 @@ CACHE_CONFIG = {
     "sglang:cache_config_info": ("page_size", "num_pages"),
 }
 """By their labels: tokens in a block, and blocks."""
+MAX_FIGURE = 10**15
+"""No engine has more of anything: what says so, or less than nothing, is broken."""
+_WHOLE = re.compile(r"[0-9]{1,15}")
 _READ = frozenset({*RUNNING, *WAITING, *KV_SHARE, *KV_USED, *KV_TOKENS, *CACHE_CONFIG})
 
 
@@ -59,7 +61,7 @@ def read_metrics(text: str) -> EngineMetrics:
             value = float(sample[3])
         except ValueError:
             continue
-        if not math.isfinite(value):
+        if not 0 <= value <= MAX_FIGURE:
             continue
         if sample[1] in CACHE_CONFIG:
             kv_tokens += _cache_tokens(sample[2] or "", *CACHE_CONFIG[sample[1]])
@@ -91,4 +93,7 @@ def _total(sums: dict[str, list[float]], names: tuple[str, ...]) -> int | None:
 def _cache_tokens(labels: str, size_label: str, count_label: str) -> int:
     said = dict(_LABEL.findall(labels))
     block_tokens, blocks = said.get(size_label, ""), said.get(count_label, "")
-    return int(block_tokens) * int(blocks) if block_tokens.isdigit() and blocks.isdigit() else 0
+    if not (_WHOLE.fullmatch(block_tokens) and _WHOLE.fullmatch(blocks)):
+        return 0
+    tokens = int(block_tokens) * int(blocks)
+    return tokens if tokens <= MAX_FIGURE else 0

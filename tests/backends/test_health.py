@@ -212,3 +212,24 @@ async def test_a_key_goes_with_every_probe_and_a_wrong_one_is_no_death() -> None
 def test_metrics_of_all_generations_are_read(text: str, seen: EngineMetrics) -> None:
     """Cases 159 and 169; what is not said is not 0."""
     assert read_metrics(text) == seen
+
+
+def a_cache(block_size: str, blocks: str) -> str:
+    labels = f'block_size="{block_size}",num_gpu_blocks="{blocks}"'
+    return f"vllm:cache_config_info{{{labels}}} 1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tgi_batch_max_total_tokens -5",
+        "tgi_batch_max_total_tokens 1e300",
+        a_cache("\u00b2", "16"),
+        a_cache("9" * 5000, "16"),
+        a_cache("9" * 15, "9" * 15),
+        "vllm:num_requests_waiting -1",
+        "vllm:kv_cache_usage_perc NaN",
+    ],
+)
+def test_what_no_engine_can_have_is_not_believed(text: str) -> None:
+    assert read_metrics(text) == EngineMetrics()
