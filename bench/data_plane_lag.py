@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 from gateway.__main__ import main
-from gateway.cli import serve
+from gateway.cli import server
 
 PERIOD_S = 0.002
 MAX_SAMPLES = 200_000
 
 
-class Watched(serve.Server):
+class Watched(server.Server):
     """The server, and a timer that should fire every 2 ms."""
 
     lags_s: list[float]
@@ -49,5 +49,5 @@ class Watched(serve.Server):
 
 
 if __name__ == "__main__":
-    serve.Server = Watched  # type: ignore[misc]
+    server.Server = Watched  # type: ignore[misc]
     sys.exit(main())
