@@ -76,4 +76,4 @@ async def cancelled(folder: Path, options: argparse.Namespace) -> Figure:
 
 
 if __name__ == "__main__":
-    report(cancelled, flags(__doc__, calls=50_000))
+    report(cancelled, flags(__doc__, {"--calls": 50_000}))

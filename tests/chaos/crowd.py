@@ -89,4 +89,4 @@ async def _trickle(writers: list[asyncio.StreamWriter]) -> None:
 
 
 if __name__ == "__main__":
-    report(crowd, flags(__doc__, connections=2000, seconds=20.0, rounds=3))
+    report(crowd, flags(__doc__, {"--connections": 2000, "--seconds": 20.0, "--rounds": 3}))

@@ -109,4 +109,4 @@ def _completed(told: Iterable[Told], since: float, until: float) -> int:
 
 
 if __name__ == "__main__":
-    report(killed, flags(__doc__, seconds=20.0))
+    report(killed, flags(__doc__, {"--seconds": 20.0}))

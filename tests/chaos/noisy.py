@@ -3,7 +3,8 @@
     python -m tests.chaos.noisy --seconds 60 --rounds 3
 
 Two tenants of equal weight. The one keeps within its share throughout; the other asks for exactly
-its share, or for `--times` as much, by turns. Light engines.
+its share, or for `--times` as much, by turns. Light engines, slow ones: who comes next waits until
+one of 64 places is free, and that is short beside a call.
 """
 
 import argparse
@@ -13,10 +14,11 @@ from random import Random
 
 from tests.chaos.clients import Clients, Told, at_rate, quantile, session
 from tests.chaos.figures import Figure
-from tests.chaos.processes import CALL_S, Plan, a_fleet
+from tests.chaos.processes import TOKENS, Plan, a_fleet
 from tests.chaos.scripts import flags, report
 
-ENGINES, SLOTS = 2, 4
+ENGINES, SLOTS, STEP_S = 4, 16, 0.08
+WARM_UP_S = 10.0
 OWN = 0.7
 """Of its share that the quiet tenant asks for."""
 WITHIN = 0.10
@@ -25,11 +27,12 @@ QUIET, NOISY = "quiet", "noisy"
 
 async def noisy(folder: Path, options: argparse.Namespace) -> Figure:
     """Take turns; return what was seen."""
-    share = ENGINES * SLOTS / CALL_S / 2
+    share = ENGINES * SLOTS / (STEP_S * TOKENS) / 2
     plan = Plan.light(
         options.port,
         ENGINES,
         SLOTS,
+        STEP_S,
         tenants=(QUIET, NOISY),
         settings={"queue": {"max_requests": 200, "max_tenant_share": 0.5}, "decisions": False},
     )
@@ -57,7 +60,7 @@ async def noisy(folder: Path, options: argparse.Namespace) -> Figure:
                 tasks.create_task(load(QUIET, OWN * share, lasts_s - 2))
             return clients[QUIET].told[before:]
 
-        await turn(1.0, 10)
+        await turn(1.0, WARM_UP_S)
         for _ in range(options.rounds):
             for times, seen in told.items():
                 seen += await turn(times, options.seconds)
@@ -76,4 +79,4 @@ async def noisy(folder: Path, options: argparse.Namespace) -> Figure:
 
 
 if __name__ == "__main__":
-    report(noisy, flags(__doc__, seconds=60.0, rounds=3, times=20.0))
+    report(noisy, flags(__doc__, {"--seconds": 60.0, "--rounds": 3, "--times": 20.0}))

@@ -143,4 +143,4 @@ def retry_after_errors(decisions: Path) -> list[float]:
 
 
 if __name__ == "__main__":
-    report(overload, flags(__doc__, seconds=300.0, times=3.0))
+    report(overload, flags(__doc__, {"--seconds": 300.0, "--times": 3.0}))

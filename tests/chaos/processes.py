@@ -18,7 +18,7 @@ from tests.chaos.proxy import Proxy
 
 READY_WITHIN_S = 90.0
 STEP_S, TOKENS = 0.010, 40
-"""Of light engines: seconds a token, and tokens of an answer, in the mean."""
+"""Of light engines: seconds a token, unless said otherwise; tokens of an answer, in the mean."""
 CALL_S = STEP_S * TOKENS
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -89,14 +89,16 @@ class Plan:
     has_proxies: bool = False
 
     @classmethod
-    def light(cls, port: int, engines: int, slots: int, **rest: object) -> "Plan":
+    def light(
+        cls, port: int, engines: int, slots: int, step_s: float = STEP_S, **rest: object
+    ) -> "Plan":
         """Plan light engines that take so many calls at once, and no more are sent to them."""
         words = (
             "tests.chaos.light_engine",
             "--slots",
             str(slots),
             "--step-ms",
-            f"{STEP_S * 1000:g}",
+            f"{step_s * 1000:g}",
         )
         backend = {"max_in_flight": slots}
         return cls(

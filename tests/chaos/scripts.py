@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,13 +13,13 @@ from tests.chaos.figures import Figure
 Run = Callable[[Path, argparse.Namespace], Awaitable[Figure]]
 
 
-def flags(documentation: str | None, **defaults: float) -> argparse.Namespace:
-    """Read the command line: these numbers, the port, and the form of the report."""
+def flags(documentation: str | None, defaults: Mapping[str, float]) -> argparse.Namespace:
+    """Read the command line: these flags with numbers, the port, and the form of the report."""
     parser = argparse.ArgumentParser(
         description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name, default in defaults.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
+        parser.add_argument(name, type=type(default), default=default)
     parser.add_argument("--port", type=int, default=25000, help="the first of a few in a row")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print JSON instead of Markdown")

@@ -119,4 +119,4 @@ async def _until_ready(http: aiohttp.ClientSession, url: str) -> None:
 
 
 if __name__ == "__main__":
-    report(volume, flags(__doc__, calls=1_000_000))
+    report(volume, flags(__doc__, {"--calls": 1_000_000}))
