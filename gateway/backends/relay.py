@@ -32,6 +32,8 @@ DONE = b"[DONE]"
 BROKEN_FINISHES = frozenset({"abort", "error"})
 """Finish reasons with which an engine ends an answer that it did not complete."""
 
+MAX_TOKENS = 10**9
+"""Of one call: an engine that tells more of them is not believed."""
 _EDGES_AND_BEYOND = (*EDGES, inf)
 
 
@@ -273,13 +275,13 @@ def read_usage(usage: Mapping[str, object]) -> Usage:
     Anthropic's `input_tokens` leave out what was cached.
     """
     prompt_tokens = _first_count(usage, "prompt_tokens", "input_tokens")
-    cached_tokens = _count(usage.get("cache_read_input_tokens"))
+    cached_tokens = count(usage.get("cache_read_input_tokens"))
     if cached_tokens is not None and prompt_tokens is not None:
         prompt_tokens += cached_tokens
     for name in ("prompt_tokens_details", "input_tokens_details"):
         details = usage.get(name)
         if isinstance(details, Mapping):
-            cached_tokens = _count(details.get("cached_tokens"))
+            cached_tokens = count(details.get("cached_tokens"))
     return Usage(
         output_tokens=_first_count(usage, "completion_tokens", "output_tokens") or 0,
         prompt_tokens=prompt_tokens,
@@ -292,12 +294,13 @@ def _has_content(delta: dict[str, object]) -> bool:
     return any(value and name != "role" for name, value in delta.items())
 
 
-def _count(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+def count(value: object) -> int | None:
+    """Return a number of tokens; None for what cannot be one."""
+    return value if type(value) is int and 0 <= value <= MAX_TOKENS else None
 
 
 def _first_count(usage: Mapping[str, object], *names: str) -> int | None:
-    return next((count for name in names if (count := _count(usage.get(name))) is not None), None)
+    return next((told for name in names if (told := count(usage.get(name))) is not None), None)
 
 
 def _is_whole(event: SseEvent) -> bool:

@@ -8,6 +8,7 @@ from gateway.backends.relay import (
     BROKEN_FINISHES,
     ChoicesRelay,
     StreamRelay,
+    count,
     ended_early,
     read_usage,
 )
@@ -196,13 +197,8 @@ def _generated(said: Mapping[str, object]) -> tuple[Usage, str | None]:
     if prompt is None and isinstance(prefill, list) and prefill:
         prompt = len(prefill)
     reason = _text(details.get("finish_reason"))
-    return (
-        Usage(
-            output if type(output) is int else 0,
-            prompt if type(prompt) is int else None,
-        ),
-        None if reason is None else _NATIVE_REASONS.get(reason, reason),
-    )
+    usage = Usage(count(output) or 0, count(prompt))
+    return usage, None if reason is None else _NATIVE_REASONS.get(reason, reason)
 
 
 def _text(value: object) -> str | None:

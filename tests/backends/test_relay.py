@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.backends.base import BackendError, EngineError, Usage
-from gateway.backends.relay import ChoicesRelay, Renaming, is_plain_content
+from gateway.backends.base import BackendError, EngineError, Shape, Usage
+from gateway.backends.relay import ChoicesRelay, Renaming, is_plain_content, read_usage
+from gateway.backends.shapes import read_whole
 from gateway.core.lengths import EDGES
 from gateway.core.outcomes import FailureKind
 from tests.backends.fake_backend import DONE, ROLE, USAGE, frame
@@ -196,3 +197,12 @@ def test_an_alias_takes_the_place_of_the_name_and_nothing_elses(public: str) -> 
     renamed = json.loads(Renaming("m1", public).apply(wire))
 
     assert renamed == {"text": text, "model": public, "other": {"model": "m1"}}
+
+
+@pytest.mark.parametrize("odd", [-1, 10**100, 2**64 - 1, True, 1.5, "3", None, [3]])
+def test_counts_that_no_call_can_have_are_not_believed(odd: object) -> None:
+    told = {"completion_tokens": odd, "prompt_tokens": odd, "cache_read_input_tokens": odd}
+    details = {"generated_tokens": odd, "input_length": odd}
+
+    assert read_usage(told) == Usage(0)
+    assert read_whole(Shape.GENERATED, {"generated_text": "a", "details": details})[0] == Usage(0)
