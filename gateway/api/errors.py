@@ -6,10 +6,9 @@ from http import HTTPStatus
 from math import ceil
 from typing import Final, NamedTuple
 
-import orjson
-
 from gateway.api.codes import Code, OwnCode, Type, of_engine
 from gateway.backends.base import BackendError, EngineError, Header, Shape
+from gateway.backends.lenient_json import dumps
 from gateway.core.outcomes import FailureKind, RejectReason
 from gateway.runtime.driver import Refused
 
@@ -176,7 +175,8 @@ class ApiError(Exception):
             "code": self.code,
         }
         told: dict[str, object] = {"error": error}
-        return orjson.dumps({"type": "error", **told} if shape is Shape.MESSAGE else told)
+        # The message may be an engine's, and no text.
+        return dumps({"type": "error", **told} if shape is Shape.MESSAGE else told)
 
     def response_headers(self) -> list[Header]:
         """Return every header but the request id and the length."""

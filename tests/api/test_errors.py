@@ -67,3 +67,10 @@ def test_an_error_event_is_one_line() -> None:
 
     assert error.event().count(b"\n") == 2
     assert error.event().endswith(b"\n\n")
+
+
+def test_an_engines_message_may_be_no_text() -> None:
+    error = failure(EngineError(FailureKind.SERVER_ERROR, 500, {"message": "half \ud83d of one"}))
+
+    assert json.loads(error.body())["error"]["message"] == "half \ud83d of one"
+    assert error.event().count(b"\n") == 2
