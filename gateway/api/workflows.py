@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from secrets import token_hex
+from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from gateway.api import snapshots
 from gateway.api.errors import ApiError, bad_request
 from gateway.api.responses import Json
+from gateway.api.said import MAX_DEADLINE_MS
 from gateway.api.tenants import TenantResolver
 from gateway.core.commands import Command, WorkflowEnded
 from gateway.core.events import Event, WorkflowCancelled, WorkflowCompleted, WorkflowDeclared
@@ -24,6 +26,7 @@ MAX_ENDED = 10_000
 MAX_STAGES = 256
 MAX_METADATA_ENTRIES = 16
 MAX_TEXT = 512
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
 
 
 class StageWish(BaseModel):
@@ -45,9 +48,9 @@ class WorkflowWish(BaseModel):
     id: str | None = Field(default=None, min_length=1, max_length=256)
     name: str | None = Field(default=None, min_length=1, max_length=256)
     stages: list[StageWish] | None = Field(default=None, max_length=MAX_STAGES)
-    deadline_ms: float | None = Field(default=None, gt=0)
+    deadline_ms: float | None = Field(default=None, gt=0, le=MAX_DEADLINE_MS)
     strict: bool = False
-    metadata: dict[str, str] = Field(default_factory=dict, max_length=MAX_METADATA_ENTRIES)
+    metadata: dict[Text, Text] = Field(default_factory=dict, max_length=MAX_METADATA_ENTRIES)
 
 
 class EndedWorkflows:

@@ -138,7 +138,13 @@ async def test_a_workflow_that_never_was_is_a_404(method: str, path: str) -> Non
         {"stages": [{"name": "a", "fan_out": 0}]},
         {"deadline_ms": -1},
         {"unknown": 1},
+        {"deadline_ms": 1e300},
+        {"deadline_ms": float("inf")},
         {"metadata": {"a": {"b": 1}}},
+        {"metadata": {"a": "\ud800"}},
+        {"metadata": {"a": "b" * 1000}},
+        {"metadata": {"\ud800": "a"}},
+        {"stages": [{"name": "\ud800"}]},
         [],
     ],
 )
@@ -148,6 +154,7 @@ async def test_a_declaration_that_makes_no_sense_is_a_400(wish: object) -> None:
 
         assert reply.status == 400
         assert reply.error["type"] == "invalid_request_error"
+        assert (await gw.request("GET", "/v1/workflows")).json["data"] == []
 
 
 async def test_a_configured_template_is_declared_by_its_name() -> None:
