@@ -36,7 +36,8 @@ class FirstTries:
 
     def remember(self, this: Try, seen_at: float) -> None:
         """The call got no answer: its client may try again."""
-        self._seen_at.setdefault(this, seen_at)
+        known_at = self.of(this, seen_at)
+        self._seen_at[this] = seen_at if known_at is None else min(known_at, seen_at)
         self._seen_at.move_to_end(this)
         if len(self._seen_at) > MAX_REMEMBERED:
             self._seen_at.popitem(last=False)

@@ -36,6 +36,14 @@ def test_it_is_forgotten_in_time_and_bounded_in_number() -> None:
     assert tries.of(Try.of(A, b"body"), 1.0) is None
 
 
+def test_what_was_forgotten_is_remembered_anew() -> None:
+    tries = FirstTries()
+    tries.remember(Try.of(A, b"body"), 0.0)
+    tries.remember(Try.of(A, b"body"), REMEMBERED_FOR_S + 1)
+
+    assert tries.of(Try.of(A, b"body"), REMEMBERED_FOR_S + 2) == REMEMBERED_FOR_S + 1
+
+
 @pytest.mark.anyio
 async def test_a_retried_call_is_scheduled_as_if_it_had_been_here_all_along() -> None:
     full = answers(b'{"error": {"message": "full", "code": 503}}', "503 Full")
