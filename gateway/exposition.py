@@ -66,7 +66,7 @@ def _backend(name: str, load: BackendLoad, policy: Policy) -> BackendGauges:
         queued=len(load.bound),
         backlog_s=load.backlog_s,
         kv_reserved_tokens=load.reserved_tokens,
-        kv_budget_tokens=share * load.breaker.ramp * load.profile.kv_tokens,
+        kv_budget_tokens=load.budget_tokens(share),
         prefill_factor=load.calibration.prefill.applied,
         decode_factor=load.calibration.decode.applied,
     )

@@ -64,9 +64,7 @@ def backend(load: BackendLoad, metrics: EngineMetrics | None, active: Policy) ->
         "backlog_ms": ms(load.backlog_s),
         "kv_reserved_tokens": load.reserved_tokens,
         "kv_tokens": profile.kv_tokens,
-        "kv_budget_tokens": (
-            None if share is None else round(share * load.budget.share * profile.kv_tokens)
-        ),
+        "kv_budget_tokens": None if share is None else round(load.budget_tokens(share)),
         "budget_share": round(load.budget.share, 3),
         "learned": {
             "prefill": _correction(load.calibration.prefill),

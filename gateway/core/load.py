@@ -141,11 +141,14 @@ class BackendLoad:
         profile, breaker, cap = self.profile, self.breaker, self.backend.max_in_flight
         if in_flight >= profile.max_num_seqs or (cap is not None and in_flight >= cap):
             return -inf
-        ramp = breaker.ramp
-        if (ramp < 1.0 or breaker.state is not _CLOSED) and self.is_held_back():
+        if (breaker.ramp < 1.0 or breaker.state is not _CLOSED) and self.is_held_back():
             return -inf
         reserved_tokens = self._own_tokens + self.prefix.referenced_tokens
-        return budget_share * ramp * self.budget.share * profile.kv_tokens - reserved_tokens
+        return self.budget_tokens(budget_share) - reserved_tokens
+
+    def budget_tokens(self, share: float) -> float:
+        """Return the KV tokens that calls may hold where a policy grants this share."""
+        return share * self.breaker.ramp * self.budget.share * self.profile.kv_tokens
 
     def needed_tokens(self, call: Call) -> int:
         """Return the KV tokens that the call would add here."""

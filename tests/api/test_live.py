@@ -33,6 +33,23 @@ async def listening(gw: Running) -> AsyncIterator[AsyncIterator[dict[str, Any]]]
         yield frames()
 
 
+async def test_a_budget_that_was_cut_is_shown_cut_to_people_and_to_machines() -> None:
+    async with (
+        a_fake_backend(plain) as engine,
+        a_gateway(engine, policy={"name": "hexsage"}) as gw,
+    ):
+        (load,) = gw.gateway.scheduler.fleet.loads.values()
+        load.budget.refused()
+        budget_tokens = load.budget_tokens(gw.gateway.scheduler.placement.policy.budget_share or 0)
+        shown: Any = (await gw.request("GET", "/admin/overview")).json
+        metrics = (await gw.request("GET", "/metrics")).body.decode()
+
+    assert shown["backends"][0]["kv_budget_tokens"] == round(budget_tokens)
+    assert budget_tokens < 0.8 * load.kv_tokens
+    (line,) = [line for line in metrics.splitlines() if "_kv_budget_tokens{" in line]
+    assert float(line.split()[-1]) == pytest.approx(budget_tokens)
+
+
 async def test_a_frame_shows_what_runs_waits_and_is_late() -> None:
     gate = asyncio.Event()
 
