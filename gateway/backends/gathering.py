@@ -30,7 +30,6 @@ from gateway.backends.sse import SseDecoder
 
 MOULD_S = 600.0
 """How long an engine's form is trusted: it may be replaced by another version at any time."""
-MAX_MOULDS = 64
 _OF_STREAMS = (b"content-type", b"cache-control", b"x-accel-buffering")
 _LOAD_REPORT = "endpoint-load-metrics-format"
 """Asks vLLM for a header that streams do not have."""
@@ -45,7 +44,7 @@ class GatheringClient(HttpClient):
 
     @cached_property
     def _moulds(self) -> dict[str, "_Known"]:
-        return {}
+        return {}  # by form: two paths, with logprobs or without
 
     async def open(
         self, call: Call, listener: Listener, *, engine_priority: int, attempt: int
@@ -88,7 +87,7 @@ class GatheringClient(HttpClient):
 
     def _learn(self, form: str, answer: Answer) -> None:
         said = loads(answer.whole) if answer.whole is not None else None
-        if not isinstance(said, dict) or len(self._moulds) >= MAX_MOULDS:
+        if not isinstance(said, dict):
             return
         try:
             mould = Mould(said)

@@ -34,8 +34,6 @@ Fact = FirstToken | Progressed | Finished | Failed | Abandoned
 class Up(StrEnum):
     """What workers say."""
 
-    HELLO = "i"
-    """Its process id."""
     ARRIVED = "a"
     FIRST_TOKEN = "t"
     PROGRESSED = "p"
