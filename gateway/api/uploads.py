@@ -7,7 +7,7 @@ from starlette.types import Message, Receive, Scope
 
 from gateway.api.asgi import BODY_S, BodyGone, stalled, too_large
 from gateway.api.errors import ApiError, bad_request
-from gateway.api.multipart import FormError, FormScanner, boundary_of
+from gateway.api.multipart import Field, FormError, FormScanner, boundary_of
 
 HELD_BYTES = 1024 * 1024
 """A form that ends within this is held whole: it can be sent twice and holds no slot on its way."""
@@ -29,6 +29,8 @@ class FormUpload:
         self._receive = receive
         self._limit_bytes = limit_bytes
         self._scanner = FormScanner(boundary, frozenset({_MODEL, _STREAM}))
+        self._model: Field | None = None
+        """What the call was routed by."""
         self._held: list[bytes] = []
         self._size = 0
         self._grown = 0
@@ -69,17 +71,14 @@ class FormUpload:
                 raise stalled() from None
             piece = self._taken(message)
             self._held.append(piece)
-            try:
-                self._scanner.feed(piece)
-            except FormError as error:
-                raise bad_request(str(error)) from None
-        field = self._scanner.fields.get(_MODEL)
+            self._scan(piece)
+        field = self._model = self._scanner.fields.get(_MODEL)
         return field.value.decode("utf-8", "replace").strip() or None if field else None
 
     def head(self, renamed: str | None) -> bytes:
         """Return what is here; `renamed`: with another model in it."""
         head = b"".join(self._held)
-        field = self._scanner.fields.get(_MODEL)
+        field = self._model
         if renamed is not None and field is not None:
             name = renamed.encode()
             self._grown = len(name) - len(field.value)
@@ -93,6 +92,8 @@ class FormUpload:
         if not self.is_whole and message["type"] == "http.request":
             try:
                 piece = self._taken(message)
+                self._scan(piece)
+                self._refuse_another_model()
             except ApiError as error:
                 self.failure = error
                 piece = b""
@@ -127,3 +128,14 @@ class FormUpload:
             raise too_large(self._limit_bytes)
         self.is_whole = not message.get("more_body")
         return piece
+
+    def _scan(self, piece: bytes) -> None:
+        try:
+            self._scanner.feed(piece)
+        except FormError as error:
+            raise bad_request(str(error)) from None
+
+    def _refuse_another_model(self) -> None:
+        """Engines take the last one, and the key may not."""
+        if self._scanner.fields.get(_MODEL) is not self._model:
+            raise bad_request("`model` comes twice: name it once.", param="model")

@@ -142,6 +142,17 @@ async def test_what_cannot_be_routed_is_refused(
         assert engine.calls == []
 
 
+@pytest.mark.parametrize("second", [b"m2", b"m1"])
+async def test_a_second_model_behind_what_was_routed_is_not_sent(second: bytes) -> None:
+    async with a_fake_backend(answers(TEXT)) as engine, a_gateway(engine) as gw:
+        wire = form((MODEL, b"m1"), BIG, (MODEL, second), SMALL)
+        reply = await gw.request("POST", PATH, wire, FORM)
+
+        assert (reply.status, reply.error["param"]) == (400, "model")
+        await gw.until(lambda: gw.gateway.driver.in_flight == 0)
+        assert not any(call.body.endswith(b"--\r\n") for call in engine.calls)
+
+
 async def test_a_wrong_boundary_is_a_form_without_a_model() -> None:
     async with (
         a_fake_backend(answers(TEXT)) as engine,
