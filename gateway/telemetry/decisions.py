@@ -64,7 +64,7 @@ class DecisionLog:
         self._thread = threading.Thread(target=self._write, name="decision-log", daemon=True)
         self._thread.start()
         self.dropped = 0
-        """Lines lost because the disk did not keep up."""
+        """Lines lost because the disk did not take them."""
         # Instants are monotonic; this line ties them to the calendar.
         self._put({"at": now, "type": "Opened", "time": datetime.now(UTC).isoformat()})
 
@@ -77,15 +77,16 @@ class DecisionLog:
         """Write what is left."""
         self._lines.put(None)
         self._thread.join()
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:
+            self._lose(f"cannot be written: {error}")
 
     def _put(self, line: Mapping[str, object]) -> None:
         try:
             self._lines.put_nowait(encode(line) + b"\n")
         except queue.Full:
-            self.dropped += 1
-            if self.dropped == 1:
-                log.warning("the disk does not keep up with the decision log: lines are lost")
+            self._lose("is written too slowly: the disk does not keep up")
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
@@ -94,8 +95,13 @@ class DecisionLog:
                 if self._lines.empty():
                     self._file.flush()
             except OSError as error:
-                self.dropped += 1
-                log.warning("the decision log cannot be written: %s", error)
+                self._lose(f"cannot be written: {error}")
+
+    def _lose(self, why: str) -> None:
+        """Count a lost line; the first is told of, for there may be thousands a second."""
+        if not self.dropped:
+            log.warning("lines are lost: the decision log %s", why)
+        self.dropped += 1
 
 
 def encode(value: object) -> bytes:

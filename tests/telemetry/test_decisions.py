@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from gateway.core.events import Arrived, Finished
 from gateway.core.policies import policy_from_name
 from gateway.core.scheduler import Scheduler
@@ -59,3 +61,18 @@ def test_only_the_latest_decisions_are_kept_in_memory() -> None:
     assert recent.latest(4) == kept[-4:]
     assert recent.latest(0) == []
     json.loads(encode(kept))
+
+
+def test_a_full_disk_loses_lines_is_told_once_and_stops_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = DecisionLog(Path("/dev/full"), now=0.0)
+    scheduler = Scheduler([a_backend("b")], policy_from_name("round_robin+fcfs"))
+    for number in range(1000):
+        event = Arrived(a_request(f"r{number}"))
+        log.observe(0.0, event, scheduler.handle(event, 0.0))
+    log.close()
+
+    assert log.dropped > 0
+    assert len(caplog.messages) == 1
+    assert "cannot be written" in caplog.text
