@@ -40,6 +40,7 @@ from gateway.core.profiles import GpuProfile, built_in, roofline
 from gateway.core.retries import RetryRules
 from gateway.core.specs import StageSpec, WorkflowSpec
 from gateway.core.types import Backend, BackendId
+from gateway.mistakes import plainly
 
 ENV_PREFIX = "HEXSAGE_"
 DEFAULT_GPU = "A100-80G"
@@ -204,6 +205,10 @@ class BackendEntry(_Strict):
             raise ValueError("must be http://host:port or https://host:port")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ValueError("must have no user, password, query or fragment")
+        try:
+            parts.port  # noqa: B018 - it is read here for its error
+        except ValueError:
+            raise ValueError("must have a port from 1 to 65535") from None
         if _is_link_local(parts.hostname):
             raise ValueError("must not be link-local: clouds answer there with credentials")
         return url
@@ -653,7 +658,7 @@ def load_settings(path: Path | None, overrides: Mapping[str, object] | None = No
     try:
         settings = Layered.model_validate(overrides or {})
     except ValidationError as error:
-        mistakes += [_told(item["loc"], item["msg"], document) for item in error.errors()]
+        mistakes += [_told(item["loc"], plainly(item), document) for item in error.errors()]
     except SettingsError as error:
         mistakes.append(str(error))
     if settings is not None:
@@ -682,11 +687,6 @@ def _is_link_local(host: str) -> bool:
 
 def _told(location: Location, message: str, document: YamlFile) -> str:
     """Return one mistake with the place where it was made."""
-    message = message.removeprefix("Value error, ")
-    if message == "Extra inputs are not permitted":
-        message = "is no key that HexSage knows"
-    elif message == "Field required":
-        message = "is missing"
     variable = _variable(location)
     if variable is not None:
         return f"{variable}: {message}"

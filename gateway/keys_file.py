@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gateway.config import ConfigError
 from gateway.config_file import YamlFile, dotted
 from gateway.core.types import ANONYMOUS
+from gateway.mistakes import plainly
 
 PREFIX = "hsk-"
 
@@ -81,8 +82,8 @@ def read_keys(path: Path) -> tuple[KeyEntry, ...]:
         except ValidationError as error:
             for item in error.errors():
                 place = ("keys", index, *item["loc"])
-                message = item["msg"].removeprefix("Value error, ")
-                mistakes.append(f"{path}:{document.line_of(place)}: {dotted(place)}: {message}")
+                line = document.line_of(place)
+                mistakes.append(f"{path}:{line}: {dotted(place)}: {plainly(item)}")
     mistakes += [f"{path}: {mistake}" for mistake in _contradictions(entries)]
     if mistakes:
         raise ConfigError(mistakes)
@@ -98,7 +99,13 @@ def write_keys(path: Path, entries: Sequence[KeyEntry]) -> None:
     text = "# Written by `hexsage keys`; comments are not kept.\n" + yaml.safe_dump(
         {"keys": listed}, sort_keys=False
     )
-    path = path.resolve()  # a symbolic link stays one
+    try:
+        _replace(path.resolve(), text)  # a symbolic link stays one
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be written ({error.strerror})"]) from None
+
+
+def _replace(path: Path, text: str) -> None:
     with NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
         try:
             file.write(text)

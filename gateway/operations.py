@@ -9,6 +9,7 @@ from gateway.config import BackendEntry, ConfigError
 from gateway.core.events import BackendTrusted, Event
 from gateway.core.types import BackendId
 from gateway.engines import Engines
+from gateway.mistakes import plainly
 from gateway.reload import Reloader
 
 
@@ -66,4 +67,4 @@ def first_mistake(error: ValidationError) -> str:
     """Return the first of a model's mistakes with its place."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg'].removeprefix('Value error, ')}"
+    return f"{place}: {plainly(first)}"

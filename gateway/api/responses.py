@@ -11,9 +11,13 @@ from starlette.responses import Response
 from gateway.api import errors
 from gateway.api.codes import OwnCode
 from gateway.api.errors import ApiError, bad_request
+from gateway.mistakes import plainly
 from gateway.telemetry.decisions import encode
 
 _CODES: Mapping[int, OwnCode] = {404: "not_found", 405: "method_not_allowed"}
+
+_NO_OBJECT = frozenset({"dict_type", "model_type", "model_attributes_type"})
+_WANTS_JSON = "The body must be a JSON object, sent with the header content-type: application/json."
 
 
 class Json(Response):
@@ -49,7 +53,10 @@ def install_error_handlers(app: FastAPI) -> None:
     async def on_invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
-        return as_response(bad_request(f"{where or 'body'}: {first['msg']}.", param=where or None))
+        if not where and first["type"] in _NO_OBJECT:
+            return as_response(bad_request(_WANTS_JSON))
+        told = f"{where or 'body'}: {plainly(first)}."
+        return as_response(bad_request(told, param=where or None))
 
     @app.exception_handler(Exception)
     async def on_bug(_: Request, __: Exception) -> Response:

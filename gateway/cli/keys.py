@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from gateway.config import ConfigError
 from gateway.keys_file import KeyEntry, hash_of, new_key, read_keys, write_keys
+from gateway.mistakes import plainly
 
 DEFAULT_FILE = Path("keys.yaml")
 
@@ -73,7 +74,7 @@ def _create(arguments: argparse.Namespace, path: Path, entries: Sequence[KeyEntr
         entry = KeyEntry.model_validate({**wished, "sha256": hash_of(key)})
     except ValidationError as error:
         for item in error.errors():
-            sys.stderr.write(f"{'.'.join(map(str, item['loc']))}: {item['msg']}\n")
+            sys.stderr.write(f"{'.'.join(map(str, item['loc']))}: {plainly(item)}\n")
         return 1
     write_keys(path, [*entries, entry])
     sys.stdout.write(f"{key}\n")

@@ -62,6 +62,15 @@ async def test_a_policy_that_is_none_is_refused(wish: object) -> None:
         assert (await gw.request("GET", "/admin/policy")).json["name"] == "round_robin+fcfs"
 
 
+async def test_a_body_that_is_not_said_to_be_json_is_told_of_its_header() -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}  # what curl -d says
+    async with a_fake_backend(plain) as engine, a_gateway(engine) as gw:
+        reply = await gw.request("PUT", "/admin/policy", data=b'{"name": "hexgen"}', headers=form)
+
+        assert reply.status == 400
+        assert b"with the header content-type: application/json" in reply.body
+
+
 async def test_with_an_admin_key_nobody_gets_in_without_it() -> None:
     async with a_fake_backend(plain) as engine, a_gateway(engine, admin_key="open") as gw:
         paths = ("/admin/state", "/admin/backends", "/admin/policy")

@@ -127,13 +127,13 @@ async def test_a_backend_can_be_added_and_removed_while_streams_run() -> None:
     ("wish", "status", "told"),
     [
         ({"name": "e0", "url": "http://127.0.0.1:1"}, 409, "already"),
-        ({"name": "x"}, 400, "url: Field required"),
+        ({"name": "x"}, 400, "url: is missing"),
         ({"name": "x", "url": "file:///etc/passwd"}, 400, "must be http://"),
         ({"name": "x", "url": "http://169.254.169.254/"}, 400, "link-local"),
         ({"name": "x", "url": "http://h", "colour": "red"}, 400, "colour"),
         ({"name": "x", "url": "http://h", "api_key_env": "HOME"}, 400, "no configured backend"),
         ({"name": "x", "url": "https://h", "tls": {"ca_file": "/nope"}}, 400, "tls: "),
-        ([], 400, "dict"),
+        ([], 400, "must be a JSON object"),
     ],
 )
 async def test_a_backend_that_is_none_is_refused(wish: object, status: int, told: str) -> None:

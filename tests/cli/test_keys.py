@@ -85,3 +85,14 @@ def test_what_cannot_be_done_changes_nothing(
 
 def test_there_is_nothing_to_list_where_there_is_no_file(path: Path) -> None:
     assert run(path, "list") == 1
+
+
+def test_a_folder_that_is_not_there_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "none" / "keys.yaml"
+
+    assert run(path, "create", "a") == 1
+    shown = capsys.readouterr()
+    assert shown.err == f"{path}: cannot be written (No such file or directory)\n"
+    assert shown.out == ""
