@@ -122,7 +122,7 @@ class Gateway:
             recorder.observe,
         ]
         if settings.decision_log is not None:
-            self._log = DecisionLog(settings.decision_log, self._clock.now())
+            self._log = _decision_log(settings.decision_log, self._clock.now())
             self.observers.append(self._log.observe)
         self.engines = Engines(
             self.scheduler.fleet.loads,
@@ -332,3 +332,10 @@ def _refill(old: dict[str, _T], new: Mapping[str, _T]) -> None:
     """Let a mapping that others hold have another content."""
     old.clear()
     old.update(new)
+
+
+def _decision_log(path: Path, now: float) -> DecisionLog:
+    try:
+        return DecisionLog(path, now)
+    except OSError as error:
+        raise ConfigError([f"decision_log: {path} cannot be written ({error.strerror})"]) from None

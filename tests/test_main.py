@@ -20,7 +20,7 @@ def test_check_says_yes_to_a_sound_file(tmp_path: Path, capsys: pytest.CaptureFi
     path.write_text("backends: [{name: a, url: 'http://127.0.0.1:1'}]")
 
     assert main(["check", str(path)]) == 0
-    assert "1 backends" in capsys.readouterr().out
+    assert "1 backend, policy" in capsys.readouterr().out
 
 
 def test_check_names_every_mistake_and_fails(
@@ -33,6 +33,50 @@ def test_check_names_every_mistake_and_fails(
     said = capsys.readouterr().err
     assert f"{path}:1: backends[0].url: is missing" in said
     assert f"{path}:2: queue.size: is no key that HexSage knows" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("backends: []", "no backends: name some in backends.yaml"),
+        (
+            "backends:\n  - name: a\n    url: http://127.0.0.1:99999",
+            "b.yaml:3: backends[0].url: must have a port from 1 to 65535",
+        ),
+        (
+            "backends:\n  - name: a\n    url: https://a\n    tls: {ca_file: no.pem}",
+            "b.yaml: backends[0].tls.ca_file: no.pem cannot be read (No such file or directory)",
+        ),
+        (
+            "backends: [{name: a, url: 'http://a'}]\ntls: {cert_file: c.pem, key_file: k.pem}",
+            "b.yaml: tls.key_file: k.pem cannot be read (No such file or directory)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", [["check"], ["serve", "--config"]])
+def test_check_refuses_what_serve_would_not_start_with(
+    command: list[str],
+    content: str,
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "b.yaml"
+    path.write_text(content)
+
+    assert main([*command, str(path)]) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_serve_names_a_decision_log_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, nowhere = tmp_path / "b.yaml", tmp_path / "none" / "log.jsonl"
+    path.write_text("backends: [{name: a, url: 'http://127.0.0.1:1'}]")
+
+    assert main(["serve", "--config", str(path), "--decision-log", str(nowhere)]) == 1
+    told = f"decision_log: {nowhere} cannot be written (No such file or directory)\n"
+    assert capsys.readouterr().err == told
 
 
 @pytest.mark.parametrize("argv", [["serve", "--config", "nope.yaml"], ["serve", "--port", "x"]])

@@ -4,7 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from gateway.config import ConfigError, load_settings
+from gateway.cli.serve import loader
+from gateway.cli.words import several
+from gateway.config import ConfigError
 from gateway.keys_file import read_keys
 
 
@@ -18,13 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Return 0 if the configuration is sound."""
     try:
-        settings = load_settings(arguments.file)
+        settings = loader(arguments.file, {})()
         keys = read_keys(settings.keys_file) if settings.keys_file else ()
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    told = f"{len(settings.backends)} backends, policy {settings.policy.name}"
+    told = f"{several(len(settings.backends), 'backend')}, policy {settings.policy.name}"
     if settings.keys_file:
-        told += f", {len(keys)} keys"
+        told += f", {several(len(keys), 'key')}"
     sys.stdout.write(f"{arguments.file}: {told}\n")
     return 0

@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gateway.config import ConfigError, Settings, load_settings
@@ -73,6 +73,23 @@ def loader(path: Path | None, overrides: dict[str, object]) -> Callable[[], Sett
         settings = load_settings(path, overrides)
         if not settings.backends:
             raise ConfigError(["no backends: name some in backends.yaml (see --config)"])
+        unreadable = [f"{path or 'the settings'}: {told}" for told in _unreadable(settings)]
+        if unreadable:
+            raise ConfigError(unreadable)
         return settings
 
     return load
+
+
+def _unreadable(settings: Settings) -> Iterator[str]:
+    """Tell of certificates and keys that are not there; their content is looked at later."""
+    named: list[tuple[str, Path | None]] = []
+    for index, backend in enumerate(settings.backends):
+        named += [(f"backends[{index}].tls.{key}", path) for key, path in backend.tls]
+    named += [(f"tls.{key}", path) for key, path in settings.tls or ()]
+    for key, path in named:
+        try:
+            if path is not None:
+                path.open("rb").close()
+        except OSError as error:
+            yield f"{key}: {path} cannot be read ({error.strerror})"

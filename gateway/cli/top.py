@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gateway.cli.admin import EXIT_CODES, OK, Admin, GatewayError
 from gateway.cli.admin import add_arguments as add_gateway
-from gateway.cli.words import NONE, bar, count, duration, percent, rate
+from gateway.cli.words import NONE, bar, count, duration, percent, rate, several
 
 EPILOG = f"""\
 examples:
@@ -167,7 +167,7 @@ def _queues(queues: list[dict[str, Any]]) -> RenderableType:
 def _workflows(overview: dict[str, Any]) -> RenderableType:
     told = overview["workflows"]
     title = Text(
-        f"\n{count(overview['open_workflows'])} workflows open, {count(told['late'])} late, "
+        f"\n{several(overview['open_workflows'], 'workflow')} open, {count(told['late'])} late, "
         f"{count(told['at_risk'])} about to be"
     )
     if not told["open"]:

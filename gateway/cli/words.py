@@ -28,6 +28,11 @@ def count(value: float | None) -> str:
     return NONE if value is None else f"{value:,.0f}"
 
 
+def several(number: int, what: str) -> str:
+    """Return `1 backend`, `2 backends`."""
+    return f"{count(number)} {what}{'' if number == 1 else 's'}"
+
+
 def rate(value: float | None) -> str:
     """Return so many a second, three digits or so."""
     if value is None:
