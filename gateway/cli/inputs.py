@@ -198,6 +198,16 @@ def positives(text: str) -> list[float]:
     return [positive(part) for part in text.split(",")]
 
 
+def output_file(text: str) -> Path:
+    """Read where to write, for argparse: better a refusal now than after all the work."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"'{text}' is a folder: name a file in it")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"'{text}' cannot be written: there is no {path.parent}")
+    return path
+
+
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what every command that simulates takes."""
     add = parser.add_argument

@@ -98,9 +98,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="profiles are not corrected by what is seen of the engines",
     )
-    add("--json", type=Path, metavar="FILE", help="write everything; - is standard output")
-    add("--csv", type=Path, metavar="FILE", help="write the table; - is standard output")
-    add("--png", type=Path, metavar="FILE", help="draw P95 latency over load")
+    add(
+        "--json",
+        type=inputs.output_file,
+        metavar="FILE",
+        help="write everything; - is standard output",
+    )
+    add(
+        "--csv",
+        type=inputs.output_file,
+        metavar="FILE",
+        help="write the table; - is standard output",
+    )
+    add("--png", type=inputs.output_file, metavar="FILE", help="draw P95 latency over load")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,6 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -86,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="runs of either setting in the second round (default: %(default)s)",
     )
-    add("--json", type=Path, metavar="FILE", help="write what was found")
+    add("--json", type=inputs.output_file, metavar="FILE", help="write what was found")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -88,6 +88,8 @@ def test_a_slower_engine_makes_latency_longer(tmp_path: Path) -> None:
         pytest.param(("--fleet", "A100", "--fail", "x@1:2"), "no backend 'x'", id="backend"),
         pytest.param(("--fleet", "A100", "--load", "0"), "above 0", id="load"),
         pytest.param(("--fleet", "A100", "--seeds", "1.5"), "whole number", id="seeds"),
+        pytest.param(("--fleet", "A100", "--png", "no/x.png"), "there is no no", id="folder"),
+        pytest.param(("--fleet", "A100", "--json", "/"), "'/' is a folder", id="file"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(
