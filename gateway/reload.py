@@ -74,7 +74,8 @@ class Reloader:
                 needs_restart = self._apply(settings, keys)
             except ConfigError as error:
                 self.refused += 1
-                log.error("the configuration stays as it was:\n%s", error)  # noqa: TRY400 - no bug
+                told = "; ".join(error.mistakes)  # one line a record
+                log.error("the configuration stays as it was: %s", told)  # noqa: TRY400 - no bug
                 raise
         log.info("the configuration was read anew")
         if needs_restart:

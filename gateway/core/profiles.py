@@ -152,7 +152,7 @@ def roofline(
     name = GPU_ALIASES.get(gpu, gpu)
     sheet = GPUS.get(name)
     if sheet is None:
-        known = ", ".join(sorted([*GPUS, *GPU_ALIASES]))
+        known = ", ".join(sorted({*GPUS, *GPU_ALIASES}))
         raise ValueError(f"no data sheet for GPU '{gpu}' (known: {known})")
     if kv_bytes_per_token is None:
         kv_bytes_per_token = KV_BYTES_PER_TOKEN_16BIT[
@@ -196,5 +196,5 @@ def built_in(
     except KeyError:
         if full_name in GPUS:
             raise KeyError(f"for GPU '{name}' the model's size must be given") from None
-        known = ", ".join(sorted([*PROFILES, *GPUS, *GPU_ALIASES]))
+        known = ", ".join(sorted({*PROFILES, *GPUS, *GPU_ALIASES}))
         raise KeyError(f"no built-in profile for GPU '{name}' (known: {known})") from None
