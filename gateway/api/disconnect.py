@@ -33,11 +33,15 @@ class Presence:
         """Have this called once it goes; soon, if it has gone already."""
         self._told.add(tell)
         if self._is_gone:
-            asyncio.get_running_loop().call_soon(tell)
+            asyncio.get_running_loop().call_soon(self._tell, tell)
 
     def do_not_tell(self, tell: Callable[[], None]) -> None:
         """Do not have it called any more."""
         self._told.discard(tell)
+
+    def _tell(self, tell: Callable[[], None]) -> None:
+        if tell in self._told:
+            tell()
 
 
 class ClientLeft(Exception):

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from gateway.api.disconnect import Presence, client_present
 from tests.api.harness import Json, Running, Wire, a_gateway, chat
 from tests.backends.fake_backend import (
     DONE,
@@ -24,6 +25,19 @@ pytestmark = pytest.mark.anyio
 ENDLESS = streams(*[frame("tok")] * 600, gap_s=0.1)
 LEAVES: list[Callable[[Wire], None]] = [Wire.reset, Wire.close]
 PROMPT: Json = {"model": "m1", "prompt": "hi", "max_tokens": 8}
+
+
+async def test_who_is_done_before_it_is_heard_that_the_client_has_gone_is_left_alone() -> None:
+    presence = Presence()
+    presence.gone()
+
+    async def work() -> str:
+        async with client_present(asyncio.Event().wait, presence=presence):  # type: ignore[arg-type]
+            pass
+        await asyncio.sleep(0)
+        return "done"
+
+    assert await asyncio.ensure_future(work()) == "done"
 
 
 async def all_gone(gw: Running, *engines: FakeBackend) -> None:
