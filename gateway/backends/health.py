@@ -19,6 +19,8 @@ FAILURES_UNTIL_DOWN = 3
 """One late answer of a busy engine is no death."""
 DOWN_INTERVAL_S = 1.0
 """One that is down is looked at this often, if not more often anyway: it is missed."""
+MAX_NAMED = 5
+"""Models that the log names when an engine comes up."""
 JITTER = 0.1
 """Probes of a large fleet must not march in step."""
 
@@ -111,6 +113,7 @@ class Probe:
     def suspect(self) -> None:
         """A call could not connect: the engine is down until a probe says otherwise."""
         if self.vitals is not None:
+            log.warning("backend %s is down: a call could not connect to it", self._name)
             self._failures = FAILURES_UNTIL_DOWN
             self._tell(None)
             self._look_now.set()
@@ -123,9 +126,14 @@ class Probe:
             if self._failures == 1:
                 log.warning("backend %s: probe failed: %s", self._name, error or type(error))
             if self._failures >= FAILURES_UNTIL_DOWN or self.vitals is None:
+                if self.vitals is not None:
+                    log.warning("backend %s is down: %d probes failed", self._name, self._failures)
                 self._tell(None)
             return
         self._failures = 0
+        if self.vitals is None:
+            models = ", ".join(repr(name) for name in sorted(vitals.models)[:MAX_NAMED])
+            log.info("backend %s is up and lists %s", self._name, models or "no models")
         self._tell(vitals)
 
     async def _examine(self, session: aiohttp.ClientSession) -> Vitals:

@@ -146,6 +146,27 @@ async def test_a_suspect_is_down_at_once_and_up_after_one_good_look() -> None:
         assert watch.said[-1] is not None
 
 
+async def test_the_log_says_when_an_engine_comes_and_goes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "gateway.backends.health")
+    async with a_fake_backend(plain) as engine, watching(engine) as (probe, watch):
+        await watch.next()
+        probe.suspect()  # no probe saw it fail
+        await watch.next()
+        while watch.said[-1] is None:
+            await watch.next()
+        engine.is_healthy = False
+        while watch.said[-1] is not None:
+            await watch.next()
+
+    assert caplog.messages == [
+        "backend e is up and lists 'm1'",
+        "backend e is down: a call could not connect to it",
+        "backend e is up and lists 'm1'",
+        "backend e: probe failed: /health answered 503",
+        f"backend e is down: {FAILURES_UNTIL_DOWN} probes failed",
+    ]
+
+
 async def test_a_key_goes_with_every_probe_and_a_wrong_one_is_no_death() -> None:
     """Case 143."""
     async with a_fake_backend(plain) as engine:
