@@ -23,7 +23,8 @@ examples:
   HEXSAGE_ADMIN_KEY=... hexsage top --once          (one frame, for a log or a ticket)
 
 Ctrl-C ends it. {EXIT_CODES}"""
-BAR_WIDTH = 10
+BAR_WIDTH = 4
+"""The fleet's table fits 80 columns, with names of a dozen letters."""
 MAX_QUEUES = 8
 MAX_WORKFLOWS = 12
 TONES = {"up": "cyan", "draining": "yellow", "down": "red"}
@@ -104,15 +105,13 @@ def _head(overview: dict[str, Any], url: str) -> Text:
 def _fleet(backends: list[dict[str, Any]]) -> RenderableType:
     if not backends:
         return Text("\nno backends", style="dim")
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("backend")
-    table.add_column("gpu")
-    table.add_column("state")
-    table.add_column("in flight", justify="right")
-    table.add_column("KV budget")
-    table.add_column("backlog", justify="right")
-    table.add_column("decode", justify="right")
-    table.add_column("prefill", justify="right")
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("backend", "gpu", "state"):
+        table.add_column(name, overflow="fold")
+    table.add_column("in flight", justify="right", no_wrap=True)
+    table.add_column("KV budget", no_wrap=True)
+    for name in ("backlog", "decode", "prefill"):
+        table.add_column(name, justify="right", no_wrap=True)
     for one in backends:
         share = one["kv_reserved_tokens"] / (one["kv_budget_tokens"] or one["kv_tokens"])
         state, style = _state(one)
@@ -126,7 +125,7 @@ def _fleet(backends: list[dict[str, Any]]) -> RenderableType:
             _speed(one["learned"]["decode"]),
             _speed(one["learned"]["prefill"]),
         )
-    return table
+    return Group("", table, "")
 
 
 def _state(backend: dict[str, Any]) -> tuple[str, str]:

@@ -92,6 +92,10 @@ def _facts(request: dict[str, Any]) -> Table:
     return table
 
 
+def _after_arrival(ms: float | None) -> str:
+    return NONE if ms is None else f"{duration(ms)} after arrival"
+
+
 def _lines(request: dict[str, Any]) -> list[tuple[str, str]]:
     predicted, actual = request["predicted"], request["actual"] or {}
     tokens = f"{count(predicted['output_tokens_mean'])} predicted"
@@ -108,7 +112,7 @@ def _lines(request: dict[str, Any]) -> list[tuple[str, str]]:
             f"{duration(predicted['execution_ms'])} predicted, "
             f"{duration(actual.get('execution_ms'))} real",
         ),
-        ("first token", f"{duration(actual.get('first_token_ms'))} after arrival"),
+        ("first token", _after_arrival(actual.get("first_token_ms"))),
     ]
     deadline = request["deadline"]
     if deadline is not None:

@@ -70,9 +70,20 @@ def test_top_once_prints_a_frame(gateway: str, capsys: pytest.CaptureFixture[str
     assert main(["top", "--once", "--url", gateway]) == 0
 
     told = capsys.readouterr().out
-    for part in ("HexSage", "a100-80g-0", "L40S", "up", "nothing waits", "workflows open"):
+    for part in ("HexSage", "a100-80g-0", "L40S", "up", "nothing waits", "workflow open"):
         assert part in told
     assert "\x1b" not in told
+
+
+def test_top_shows_the_whole_fleet_in_80_columns(
+    gateway: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["top", "--once", "--url", gateway]) == 0
+
+    told = capsys.readouterr().out
+    assert "…" not in told
+    assert all(part in told for part in ("a100-80g-0", "KV budget", " 0 %", "prefill"))
 
 
 @pytest.mark.parametrize("words", [["top", "--once"], ["why", "x"]])
