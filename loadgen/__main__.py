@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.table import Table
 
+from gateway import __version__
 from gateway.core.profiles import built_in
 from gateway.sim.trace import TraceError
 from loadgen import render
@@ -136,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"loadgen {__version__}")
     commands = parser.add_subparsers(required=True, metavar="{sweep,replay,compare}")
     sweep = _command(commands, "sweep", "compare policies over rates", SWEEP_EXAMPLES)
     sweep.set_defaults(command=_measure)

@@ -163,6 +163,11 @@ async def _ask(
             method, url, json=body, headers=headers, timeout=timeout
         ) as response:
             text = await response.text()
+            if response.status == 404 and "/admin/" in url:
+                raise TargetError(
+                    f"{method} {url} was answered 404: only a HexSage gateway can be given "
+                    "--policies; without them any server is measured as it is"
+                )
             if response.status >= 400:
                 raise TargetError(f"{method} {url} was answered {response.status}: {_words(text)}")
             return await response.json(content_type=None)

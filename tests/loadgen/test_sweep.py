@@ -89,6 +89,16 @@ def test_a_policy_the_gateway_does_not_know_ends_the_sweep_with_its_words() -> N
         asyncio.run(go())
 
 
+def test_a_server_that_has_no_policies_is_said_to_have_none() -> None:
+    async def go() -> None:
+        async with stub_server() as stub:
+            stub.url += "/elsewhere"  # nothing of the gateway's is there
+            await swept(stub, interleaved([a_plan()], [RR], label=""))
+
+    with pytest.raises(TargetError, match="only a HexSage gateway can be given --policies"):
+        asyncio.run(go())
+
+
 def test_the_first_model_is_asked_for() -> None:
     async def go() -> str:
         async with stub_server() as stub:
