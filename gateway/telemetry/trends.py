@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gateway.core.commands import Command, Settle, WorkflowEnded
 from gateway.core.events import Arrived, Event, PolicyChanged
-from gateway.core.outcomes import Outcome
+from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.policies.base import Policy
 from gateway.telemetry.digest import Digest
 
@@ -13,6 +13,18 @@ SLOT_S = 10.0
 MAX_SLOTS = 180
 MAX_POLICIES = 100
 NO_FAULT = frozenset({Outcome.COMPLETED, Outcome.ABANDONED, Outcome.CANCELLED, Outcome.INVALID})
+CLIENTS_MISTAKES = frozenset(
+    {
+        RejectReason.MODEL_NOT_FOUND,
+        RejectReason.NOT_SUPPORTED,
+        RejectReason.TOO_LARGE,
+        RejectReason.STAGE_NOT_READY,
+        RejectReason.WORKFLOW_CLOSED,
+        RejectReason.WORKFLOW_CANCELLED,
+        RejectReason.DUPLICATE_ID,
+    }
+)
+"""Refusals that no fleet could have kept from happening: one typo must not look like an outage."""
 """Endings that are no failure of the gateway or its backends."""
 
 
@@ -40,7 +52,7 @@ class Slot:
         self.arrived = 0
         self.completed = 0
         self.failed = 0
-        """Failed, rejected and evicted calls."""
+        """Failed, rejected and evicted calls, clients' mistakes apart."""
         self.met = 0
         self.late = 0
         """Deadlines of workflows and of lone calls; those that failed have missed theirs."""
@@ -90,7 +102,8 @@ def _number(now: float) -> int:
 
 
 def _settle(slot: Slot, settle: Settle) -> None:
-    if settle.outcome not in NO_FAULT:
+    is_fault = settle.outcome not in NO_FAULT and settle.reason not in CLIENTS_MISTAKES
+    if is_fault:
         slot.failed += 1
     if settle.started_at is not None:
         slot.queue_s.add(settle.started_at - settle.arrived_at)
@@ -105,7 +118,7 @@ def _settle(slot: Slot, settle: Settle) -> None:
     if settle.workflow is None and settle.deadline_at is not None:
         if is_done and settle.ended_at <= settle.deadline_at:
             slot.met += 1
-        elif is_done or settle.outcome not in NO_FAULT:
+        elif is_done or is_fault:
             slot.late += 1
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.commands import Command, WorkflowEnded
 from gateway.core.events import Arrived, PolicyChanged, TimePassed
-from gateway.core.outcomes import Outcome
+from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.policies import policy_from_name
 from gateway.core.types import ANONYMOUS, WorkflowKey
 from gateway.telemetry.trends import MAX_SLOTS, SLOT_S, Trends
@@ -56,6 +56,12 @@ def test_what_ends_is_counted_in_the_slot_in_which_it_ends() -> None:
             a_settle(Outcome.REJECTED, deadline_at=20.0), 0, 1, id="a refused call missed it"
         ),
         pytest.param(
+            a_settle(Outcome.REJECTED, reason=RejectReason.MODEL_NOT_FOUND, deadline_at=20.0),
+            0,
+            0,
+            id="a client's mistake is no deadline missed",
+        ),
+        pytest.param(
             a_settle(Outcome.ABANDONED, deadline_at=20.0), 0, 0, id="who left waits for nothing"
         ),
         pytest.param(
@@ -98,3 +104,12 @@ def test_it_knows_which_policy_was_in_force_since_when() -> None:
     trends.observe(7.0, PolicyChanged(other), [])
 
     assert list(trends.policies) == [(0.0, POLICY), (7.0, other)]
+
+
+def test_a_refusal_is_a_failure_unless_the_client_was_wrong() -> None:
+    trends = Trends(POLICY, now=0.0)
+    for reason in (RejectReason.TOO_LARGE, RejectReason.QUEUE_FULL):
+        trends.observe(1.0, TimePassed(), [a_settle(Outcome.REJECTED, reason=reason)])
+
+    (slot,) = trends.slots(1.0)
+    assert slot.failed == 1
