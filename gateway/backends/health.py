@@ -124,7 +124,7 @@ class Probe:
         except (aiohttp.ClientError, OSError, TimeoutError, Unhealthy) as error:
             self._failures += 1
             if self._failures == 1:
-                log.warning("backend %s: probe failed: %s", self._name, error or type(error))
+                log.warning("backend %s: probe failed: %s", self._name, _reason(error))
             if self._failures >= FAILURES_UNTIL_DOWN or self.vitals is None:
                 if self.vitals is not None:
                     log.warning("backend %s is down: %d probes failed", self._name, self._failures)
@@ -201,6 +201,13 @@ class Probe:
             self._on_change(vitals)
         if vitals is not None:
             self._on_load(vitals.metrics.waiting)
+
+
+def _reason(error: Exception) -> str:
+    """Return what kept a probe from an answer; aiohttp talks of TLS where there is none."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"no connection to {error.host}:{error.port} ({error.os_error.strerror})"
+    return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else repr(error))
 
 
 def _models(body: bytes) -> dict[str, int | None]:

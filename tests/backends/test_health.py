@@ -10,6 +10,7 @@ from gateway.backends.engine_metrics import EngineMetrics, read_metrics
 from gateway.backends.health import FAILURES_UNTIL_DOWN, Probe, Vitals
 from gateway.emulator.server import serving
 from tests.backends.fake_backend import FakeBackend, a_fake_backend, plain
+from tests.e2e.processes import free_port
 from tests.emulator.asgi import some_options
 
 pytestmark = pytest.mark.anyio
@@ -165,6 +166,31 @@ async def test_the_log_says_when_an_engine_comes_and_goes(caplog: pytest.LogCapt
         "backend e: probe failed: /health answered 503",
         f"backend e is down: {FAILURES_UNTIL_DOWN} probes failed",
     ]
+
+
+async def test_the_log_says_why_an_engine_did_not_answer(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    watch = Watch()
+    probe = Probe("e", f"http://127.0.0.1:{port}", watch)
+    running = asyncio.ensure_future(probe.run())
+    assert await watch.next() is None
+    running.cancel()
+    await asyncio.wait([running])
+
+    (told,) = caplog.messages
+    assert told.startswith(f"backend e: probe failed: no connection to 127.0.0.1:{port} (")
+    assert "ssl" not in told
+
+
+async def test_an_engine_that_says_nothing_is_told_as_that(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with a_fake_backend(plain) as engine:
+        engine.slow_s["/health"] = 60.0
+        async with watching(engine) as (_, watch):
+            assert await watch.next() is None
+
+    assert caplog.messages[0] == "backend e: probe failed: no answer in time"
 
 
 async def test_a_key_goes_with_every_probe_and_a_wrong_one_is_no_death() -> None:
