@@ -12,7 +12,7 @@ from llama_index.core.llms import ChatMessage
 from llama_index.llms.openai_like import OpenAILike
 
 
-def main(base_url: str, model: str) -> None:
+def main(base_url: str = "http://127.0.0.1:8080/v1", model: str = "m1") -> None:
     """Ask once, then stream, as two stages of one workflow."""
     workflow = {
         "x-workflow-id": f"llamaindex-{uuid4()}",

@@ -8,7 +8,7 @@ import sys
 from openai import OpenAI
 
 
-def main(base_url: str, model: str) -> None:
+def main(base_url: str = "http://127.0.0.1:8080/v1", model: str = "m1") -> None:
     """Ask twice."""
     with OpenAI(base_url=base_url, api_key="unused") as client:
         answer = client.chat.completions.create(

@@ -10,7 +10,7 @@ from uuid import uuid4
 from openai import AsyncOpenAI
 
 
-async def main(base_url: str, model: str) -> None:
+async def main(base_url: str = "http://127.0.0.1:8080/v1", model: str = "m1") -> None:
     """Draft twice at the same time, then choose."""
     workflow = {
         "x-workflow-id": f"slogan-{uuid4()}",
