@@ -43,6 +43,8 @@ from gateway.core.types import Backend, BackendId
 from gateway.mistakes import plainly
 
 ENV_PREFIX = "HEXSAGE_"
+MAX_JSON_DEPTH = 250
+"""What is nested deeper could be read, but not be written anew where something has to change."""
 DEFAULT_GPU = "A100-80G"
 """What a backend is taken for when the file does not say: its speed is then only relative."""
 
@@ -485,7 +487,7 @@ class LimitsEntry(_Strict):
     """Forms with a file in them, which are passed on as they come."""
     max_header_bytes: Count = 64 * 1024
     """Of a request's line and headers together."""
-    max_json_depth: Annotated[int, Field(gt=0, le=1000)] = 128
+    max_json_depth: Annotated[int, Field(gt=0, le=MAX_JSON_DEPTH)] = 128
     """Of a body: brackets in brackets."""
     max_connections: Count = 8192
     """Clients at once; fewer if file handles are few."""

@@ -196,6 +196,7 @@ colour: red
             "file:1: backends[0].timeouts.queue_s: is no key",
         ),
         ("retries: {max_attempts: 0}", "file:1: retries.max_attempts: "),
+        ("limits: {max_json_depth: 255}", "file:1: limits.max_json_depth: "),
         ("limits: {max_connections: 0}", "file:1: limits.max_connections: "),
         ("host: 0.0.0.0\n", "file:1: host: 0.0.0.0 is reachable from outside"),
         ("policy: {alpha: 2}\n", "file:1: policy.alpha: "),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.api.calls import check_depth
 from gateway.api.errors import ApiError
+from gateway.config import MAX_JSON_DEPTH
 from gateway.keys_file import KeyEntry, hash_of, write_keys
 from tests.api.harness import a_gateway, chat
 from tests.api.test_fleet import Files, a_configured_gateway, do, entry
@@ -55,6 +56,25 @@ async def test_a_body_may_be_nested_so_deep_and_no_deeper(path: str) -> None:
         assert (refused.status, refused.error["code"]) == (400, "invalid_json")
         assert "nested deeper than 5" in str(refused.error["message"])
         assert taken.status == 200
+
+
+@pytest.mark.anyio
+async def test_the_deepest_body_that_may_be_taken_can_be_written_anew() -> None:
+    deepest: object = 1
+    for _ in range(MAX_JSON_DEPTH - 1):
+        deepest = [deepest]
+    async with (
+        a_fake_backend(plain) as engine,
+        a_gateway(
+            engine,
+            limits={"max_json_depth": MAX_JSON_DEPTH},
+            models={"other": {"target": "m1"}},
+        ) as gw,
+    ):
+        reply = await gw.post({**chat(extra=deepest), "model": "other"})
+
+        assert reply.status == 200
+        assert engine.calls[0].json["extra"] == deepest
 
 
 @pytest.mark.anyio
