@@ -40,9 +40,9 @@ class Engines:
         self._probes: dict[BackendId, Probe] = {}
         self._probing: dict[BackendId, asyncio.Task[None]] = {}
         self._believed: dict[BackendId, Vitals | None] = {}
+        """What the scheduler has been told of each, by this probe or the one before it."""
         self._kv_tokens: dict[BackendId, int] = {}
         """What engines last said of their size."""
-        """What the scheduler has been told of each, by this probe or the one before it."""
         self._drained: set[BackendId] = set()
         self._tasks: asyncio.TaskGroup | None = None
         self._listed: dict[BackendId, frozenset[str] | None] = {}

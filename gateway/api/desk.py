@@ -20,10 +20,10 @@ from gateway.core.lengths import LengthDistribution
 from gateway.core.types import BackendId, InferenceRequest, RequestId, TenantId, WorkflowRef
 from gateway.runtime.clock import Clock
 from gateway.runtime.driver import Driver, Refused
+from gateway.telemetry.histogram import SHORT, Histogram
 
 if TYPE_CHECKING:  # workers have no predictor, and no use for what it imports
     from gateway.predictor.predictor import LengthPredictor
-from gateway.telemetry.histogram import SHORT, Histogram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
