@@ -68,7 +68,7 @@ class Proxy:
         path = scope.get("raw_path") or scope["path"].encode()
         target = path.decode("latin-1") + (f"?{query}" if query else "")
         headers = [
-            (name.decode("latin-1"), value.decode("latin-1"))
+            (name.decode("latin-1"), _text(value))
             for name, value in scope["headers"]
             if name not in HOP_BY_HOP
         ]
@@ -103,6 +103,14 @@ class Proxy:
 
 class _BodyGone(Exception):
     """The client left before it had sent its request."""
+
+
+def _text(value: bytes) -> str:
+    """Return a header's value as aiohttp writes it back: in UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 async def _pieces(receive: Receive) -> AsyncIterator[bytes]:

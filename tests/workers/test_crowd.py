@@ -110,6 +110,17 @@ async def test_a_revoked_key_is_worth_nothing_even_where_the_news_has_not_come(
         assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
 
 
+async def test_a_key_is_the_same_key_where_the_scheduler_is_asked(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    write_keys(file, [KeyEntry(name="k", sha256=hash_of("schlüssel"))])
+    headers = {"authorization": "Bearer schlüssel"}
+    async with a_fake_backend(plain) as engine, a_crowd(engine, keys_file=file) as crowd:
+        without_canaries(crowd)
+
+        assert (await crowd[0].post(chat(), headers=headers)).status == 200
+        assert (await crowd[0].request("GET", "/v1/workflows", headers=headers)).status == 200
+
+
 async def test_whichever_worker_is_asked_says_the_same() -> None:
     async with a_fake_backend(plain) as engine, a_crowd(engine) as crowd:
         for number in range(6):
