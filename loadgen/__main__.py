@@ -192,7 +192,12 @@ def _shared_flags(parser: argparse.ArgumentParser) -> None:
     add("--repeats", type=_count, default=1, help="seeds a cell, from --seed on (default: 1)")
     add("--cv", type=_not_negative, default=1.0, help="of gaps: 1 Poisson, above bursty")
     add("--slo-scale", type=_positive, default=3.0, help="deadline in multiples of T0 (default: 3)")
-    add("--gpus", type=_gpus, default="A100,A100,A6000,L40S", help="fleet for T0 (default: this)")
+    add(
+        "--gpus",
+        type=_gpus,
+        default="A100,A100,A6000,L40S",
+        help="fleet for T0 (default: %(default)s)",
+    )
     add("--warmup", type=_cut, default=0.15, help="share cut from each end (default: 0.15)")
     add("--speed", type=_positive, default=1.0, help="engines are this much faster than real")
     add("--stream", action="store_true", help="stream, and measure TTFT")

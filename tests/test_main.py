@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -117,8 +118,15 @@ def test_a_served_gateway_stops_cleanly_when_it_is_told(tmp_path: Path) -> None:
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if "running on" in line:
+            if "dashboard" in line:
                 break
+        told = re.search(
+            r"OpenAI clients: (http://127.0.0.1:\d+)/v1, dashboard: (.*)/dashboard$", line
+        )
+        assert told is not None
+        assert told[1] == told[2]
+        with urllib.request.urlopen(f"{told[1]}/dashboard", timeout=20) as page:
+            assert page.status == 200
         process.send_signal(signal.SIGTERM)
         began_at = time.perf_counter()
         process.communicate(timeout=20)

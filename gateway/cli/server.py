@@ -62,6 +62,9 @@ class Server(uvicorn.Server):
             await self._admin.startup()
             await self._admin.on_tick(0)  # the headers of every answer are made there
             self.should_exit |= self._admin.should_exit
+        if self.started and not self.should_exit and self.config.uds is None:
+            own, admin = address_of(self), address_of(self._admin or self)
+            log.info("OpenAI clients: %s/v1, dashboard: %s/dashboard", own, admin)
 
     async def on_tick(self, counter: int) -> bool:
         """Do what is due now and then."""
@@ -110,3 +113,10 @@ class Server(uvicorn.Server):
     async def _reload_quietly(self) -> None:
         with suppress(BadSettings):  # it is in the log
             await self._gateway.operations.reload()
+
+
+def address_of(server: uvicorn.Server) -> str:
+    """Return the URL of a server that listens, with the port that it got."""
+    host, port = server.servers[0].sockets[0].getsockname()[:2]
+    scheme = "https" if server.config.is_ssl else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
