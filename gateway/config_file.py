@@ -29,7 +29,8 @@ class YamlFile:
             document.mistakes.append(f"{path}: is not UTF-8 text")
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
-            document.mistakes.append(f"{path}:{line}: is not YAML: {error.problem}")
+            tab = ": indent with spaces" if "'\\t'" in (error.problem or "") else ""
+            document.mistakes.append(f"{path}:{line}: is not YAML: {error.problem}{tab}")
         except yaml.YAMLError as error:
             document.mistakes.append(f"{path}: is not YAML: {error}")
         except RecursionError:

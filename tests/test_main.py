@@ -39,6 +39,7 @@ def test_check_names_every_mistake_and_fails(
 @pytest.mark.parametrize(
     ("content", "told"),
     [
+        ("backends:\n\t- name: a", "cannot start any token: indent with spaces"),
         ("backends: []", "no backends: name some in backends.yaml"),
         (
             "backends:\n  - name: a\n    url: http://127.0.0.1:99999",
