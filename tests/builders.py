@@ -146,6 +146,7 @@ def a_call(
         ready_at=arrived_at,
         prefix_tokens=sum(tokens for _, tokens in request.prefix),
         output_tokens=max(round(request.output.mean_tokens), 1),
+        further_tokens=request.further_tokens,
         deadline_at=request.deadline_at,
         order_key=order_key,
         charged_s=charged_s,

@@ -42,6 +42,8 @@ class Admin:
     def __init__(self, url: str, transport: httpx.BaseTransport | None = None) -> None:
         self.url = url.rstrip("/")
         self._key = os.environ.get(KEY_ENV)
+        if self._key is not None and not self._key.isascii():
+            raise GatewayError(f"{KEY_ENV}: a key has only ASCII characters", 2)
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
         self._client = httpx.Client(headers=headers, timeout=TIMEOUT_S, transport=transport)
 

@@ -43,6 +43,8 @@ class Call:
     """Tokens of the prompt that other prompts may share."""
     output_tokens: int
     """Predicted answer length, mean, whole tokens (sums of integers do not drift)."""
+    further_tokens: int = 0
+    """KV tokens of further choices, as many as an engine will take in at a time."""
     reference_s: float = 0.0
     """Predicted unloaded execution time on the average backend of its model."""
     reference_prefill_s: float = 0.0
@@ -98,8 +100,7 @@ class Call:
     @property
     def least_tokens(self) -> int:
         """KV tokens it needs at least, with all that it may share there already."""
-        request = self.request
-        tokens = request.prompt_tokens + self.output_tokens + request.further_tokens
+        tokens = self.request.prompt_tokens + self.output_tokens + self.further_tokens
         return tokens - self.prefix_tokens
 
     @property
@@ -131,6 +132,8 @@ def call_for(
         call.reference_prefill_s = prefill_s(reference, fresh_tokens)
         call.reference_step_s = step_s(reference, 1, context_tokens)
         call.reference_kv_tokens = reference.kv_tokens
+        # Engines take in choices as there is room: thousands need not wait for an idle one.
+        call.further_tokens = min(request.further_tokens, reference.kv_tokens // 2)
     call.reference_s = call.own_s(call.output_tokens)
     call.remaining_s = call.total_s = call.reference_s
     return call

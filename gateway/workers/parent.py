@@ -17,6 +17,8 @@ from gateway.runtime.clock import Clock, MonotonicClock
 from gateway.workers.launch import READY, Launch, Order, Role
 from gateway.workers.sockets import port_of, reserve
 
+NOT_STARTED = -1
+"""Stands for the exit code of a child that never ran."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 """Before a child that has died is started again: doubled each time,"""
 STEADY_S = 60.0
@@ -128,10 +130,14 @@ class Parent:
 
     async def _run_child(self, name: str, launch: Launch) -> tuple[bool, int]:
         """Run a child to its end; return whether it was ready once, and its exit code."""
-        child = await asyncio.create_subprocess_exec(
-            # In a group of its own: a terminal's Ctrl-C is for the parent to pass on.
-            *self._program, launch.role, stdin=PIPE, stdout=PIPE, process_group=0
-        )  # fmt: skip
+        try:
+            child = await asyncio.create_subprocess_exec(
+                # In a group of its own: a terminal's Ctrl-C is for the parent to pass on.
+                *self._program, launch.role, stdin=PIPE, stdout=PIPE, process_group=0
+            )  # fmt: skip
+        except OSError as error:  # no memory, no process: the next try may find some
+            log.error("%s could not be started: %s", name, error)  # noqa: TRY400 - no bug
+            return False, NOT_STARTED
         assert child.stdin is not None
         assert child.stdout is not None
         self._children[name] = child

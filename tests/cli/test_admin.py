@@ -27,6 +27,14 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert answer.headers["x-path"] == "/admin/requests/a%2Fb%3Fc"
 
 
+def test_a_key_that_no_header_can_hold_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_ENV, "schlüssel")
+
+    with pytest.raises(GatewayError, match=KEY_ENV) as told:
+        asking(httpx.Response(200))
+    assert told.value.code == 2
+
+
 @pytest.mark.parametrize(
     ("answer", "said", "code"),
     [

@@ -14,6 +14,8 @@ from subprocess import Popen
 import aiohttp
 import pytest
 
+from gateway.config import Settings
+from gateway.workers.parent import Parent
 from gateway.workers.sockets import port_of, reserve, shared
 from tests.api.harness import Wire, chat
 from tests.backends.fake_backend import (
@@ -418,3 +420,11 @@ def test_an_address_that_is_reserved_is_shared_with_children_only() -> None:
         reserve("127.0.0.1", port)
     for sock in (*mine, child):
         sock.close()
+
+
+def test_a_child_that_cannot_be_started_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    settings = Settings.model_validate({"port": free_port(), "workers": 2})
+    parent = Parent(settings, None, {}, ["/no/such/program"])
+
+    assert asyncio.run(parent.run()) == 1
+    assert "scheduler could not be started" in caplog.text
