@@ -17,11 +17,12 @@ def main() -> int:
         if launch.role is Role.SCHEDULER:
             from gateway.cli import scheduler
 
-            scheduler.server_of(launch).run()
-        else:
-            from gateway.cli import worker
+            server = scheduler.server_of(launch)
+            server.run()
+            return server.exit_code
+        from gateway.cli import worker
 
-            worker.server_of(launch).run(shared(launch.settings.host, launch.port))
+        worker.server_of(launch).run(shared(launch.settings.host, launch.port))
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 1

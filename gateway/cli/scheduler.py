@@ -60,6 +60,8 @@ class SchedulerServer(Server):
         """Begin to listen."""
         await Orders(self._obey).listen(sys.stdin.fileno())
         await super().startup(sockets)
+        if self.should_exit:
+            return
         await self._hub.listen(self._hub_path)
         say_ready()
 

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     server.run()
-    return 0
+    return server.exit_code
 
 
 def loader(path: Path | None, overrides: dict[str, object]) -> Callable[[], Settings]:

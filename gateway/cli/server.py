@@ -40,6 +40,8 @@ class Server(uvicorn.Server):
         self._gateway = gateway
         self._grace_s = settings.drain_grace_s
         self._is_leaving = False
+        self.exit_code = 0
+        """What the process is to end with; uvicorn has none for an admin port that is taken."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._admin: uvicorn.Server | None = None
@@ -59,7 +61,11 @@ class Server(uvicorn.Server):
         calm()
         if self._admin is not None and self.started:
             self._admin.lifespan = self._admin.config.lifespan_class(self._admin.config)
-            await self._admin.startup()
+            try:
+                await self._admin.startup()
+            except SystemExit as stop:  # its address is taken, which the log says by now
+                self.exit_code, self.should_exit = int(stop.code or 0), True
+                return
             await self._admin.on_tick(0)  # the headers of every answer are made there
             self.should_exit |= self._admin.should_exit
         if self.started and not self.should_exit and self.config.uds is None:

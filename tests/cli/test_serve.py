@@ -136,6 +136,26 @@ def is_ready(port: int, tls: ssl.SSLContext | None = None) -> Callable[[], bool]
     return lambda: ask(port, "/readyz", tls=tls)[0] == 200
 
 
+def test_an_admin_port_that_is_taken_is_told_without_a_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "b.yaml"
+    with an_engine() as taken:
+        path.write_text(
+            f"backends: [{{name: a, url: 'http://127.0.0.1:{taken}'}}]\n"
+            f"port: 0\nadmin: {{port: {taken}}}\n"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-m", "gateway", "serve", "--config", str(path)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert ended.returncode == 3
+    assert f"'127.0.0.1', {taken}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_admin_may_have_a_port_of_its_own_and_signals_reload(tmp_path: Path) -> None:
     path, port, admin = tmp_path / "b.yaml", free_port(), free_port()
     log = tmp_path / "log"
