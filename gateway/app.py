@@ -213,7 +213,11 @@ class Gateway:
         settings = self._settings
         tenants = self.tenants
         self.register = Register(
-            self._predictor, self._clock, self._watch.requests.expect, self.traces.introduce
+            self._predictor,
+            self._clock,
+            self._watch.requests.expect,
+            self.traces.introduce,
+            lambda *of: self.scheduler.admission.refusal(*of) is not None,
         )
         door = Door(
             LocalDesk(self.driver, self.register, self.alpha),

@@ -25,7 +25,6 @@ TESTED_ELSEWHERE = {
     "gateway/runtime/clock.py": "tests/runtime/test_driver.py",
     # Tested over HTTP, by what a client or an engine sees, not by module.
     "gateway/api/asgi.py": "tests/api/test_streams.py",
-    "gateway/api/desk.py": "tests/api/test_limits.py",
     "gateway/api/door.py": "tests/api/test_endpoints.py",
     "gateway/api/kept.py": "tests/api/test_endpoints.py",
     "gateway/api/openapi.py": "tests/fuzz/test_openapi.py",

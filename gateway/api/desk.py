@@ -124,9 +124,12 @@ class Register:
         clock: Clock,
         expect: Callable[[str, str], None] = lambda *_: None,
         introduce: Callable[[RequestId, str, str], None] | None = None,
+        is_full: Callable[[TenantId, str, int], bool] = lambda *_: False,
     ) -> None:
         self.introduce = introduce
         """Is told the id, the path and the `traceparent` of calls before they arrive."""
+        self.is_full = is_full
+        """Whether one more call of a tenant, for a model, of so many bytes could not wait."""
         self.clock = clock
         self.school = School(predictor, clock)
         self.first_tries = FirstTries()
@@ -152,6 +155,17 @@ class Entry:
         self._first_at = register.first_tries.of(retries, now) if retries is not None else None
         self.lesson = Lesson(register.school, arrival.outline, arrival.began_at)
         self._permit = account.enter(self.lesson.prompt_tokens, now)
+
+    def ask(self) -> bool:
+        """Have the answer predicted by what is known at once; return whether more is worth a wait.
+
+        A call that will most likely be turned away is not worth it: in an overload that would take
+        from the others what makes them fast.
+        """
+        arrival = self._arrival
+        return self.lesson.ask() and not self._register.is_full(
+            arrival.tenant, arrival.outline.model, arrival.body_bytes
+        )
 
     def request(self) -> InferenceRequest:
         """Charge the answer that the lesson predicts; ApiError 429 if it is too much for the key.
@@ -242,7 +256,7 @@ class LocalDesk:
             self._register.introduce(arrival.id, call.path, call.header("traceparent"))
         answer: Answer | None = None
         try:
-            if entry.lesson.ask():
+            if entry.ask():
                 await entry.lesson.wait()
             async with self._driver.run(entry.request(), call) as served:
                 answer, start = served

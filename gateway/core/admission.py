@@ -104,20 +104,16 @@ class Admission:
         self._starts: deque[float] = deque(maxlen=64)
         """When the last calls left a queue that others stayed in: the measured drain rate."""
 
-    def refusal(self, request: InferenceRequest) -> RejectReason | None:
+    def refusal(self, tenant: str, model: str, body_bytes: int) -> RejectReason | None:
         """Return why one more call may not wait; None if it may."""
-        limits, body_bytes = self.limits, request.body_bytes
+        limits = self.limits
         if self.total.exceeds(limits, 1.0, body_bytes):
             return RejectReason.QUEUE_FULL
         share = limits.max_model_share
-        if share < 1.0 and self._part(self._models, request.model).exceeds(
-            limits, share, body_bytes
-        ):
+        if share < 1.0 and self._part(self._models, model).exceeds(limits, share, body_bytes):
             return RejectReason.QUEUE_FULL
-        share = limits.share(request.tenant)
-        if share < 1.0 and self._part(self._tenants, request.tenant).exceeds(
-            limits, share, body_bytes
-        ):
+        share = limits.share(tenant)
+        if share < 1.0 and self._part(self._tenants, tenant).exceeds(limits, share, body_bytes):
             return RejectReason.TENANT_QUEUE_FULL
         return None
 

@@ -167,7 +167,7 @@ class Scheduler:
         if ref is not None:
             call.run = self.workflows.get(ref.key)
         reason = self._refusal(call)
-        full = self._full(call) if reason is None else None
+        full = self._full(request) if reason is None else None
         if full is not None and not self.placement.may_start(call):
             reason = full
         is_held = False
@@ -207,11 +207,11 @@ class Scheduler:
             return RejectReason.NO_HEALTHY_BACKEND
         return None
 
-    def _full(self, call: Call) -> RejectReason | None:
+    def _full(self, request: InferenceRequest) -> RejectReason | None:
         """Return why the call may not wait, if it may not: it starts at once or not at all."""
-        if self.placement.is_full(self.fleet.pool(call.request)):
+        if self.placement.is_full(self.fleet.pool(request)):
             return RejectReason.QUEUE_FULL
-        return self.admission.refusal(call.request)
+        return self.admission.refusal(request.tenant, request.model, request.body_bytes)
 
     # Running
 

@@ -198,7 +198,7 @@ class _Call:
 
     def begin(self) -> None:
         """It is charged; have its answer predicted and let it arrive."""
-        if self._entry.lesson.ask():
+        if self._entry.ask():
             self._hub.wait_for(self)
         else:
             self._enter()
