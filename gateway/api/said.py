@@ -167,9 +167,9 @@ def _workflow(
     identity = _short(said.get("workflow-id", ""), "x-workflow-id")
     is_session = not identity
     identity = identity or _first(headers, WORKFLOW_ID_ALIASES, "the session id")
+    deadline_ms = _integer(said, "workflow-deadline-ms", MAX_DEADLINE_MS)
     if not identity:
         return None
-    deadline_ms = _integer(said, "workflow-deadline-ms", MAX_DEADLINE_MS)
     final = said.get("workflow-final", "").lower() in _TRUE
     dynamo_final = headers.get(b"x-dynamo-session-final", b"").lower() in (b"true", b"1")
     return WorkflowRef(

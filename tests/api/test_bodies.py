@@ -123,9 +123,10 @@ async def test_a_completion_needs_a_prompt(prompt: object) -> None:
         ("x-expected-output-tokens", "many"),
     ],
 )
-async def test_a_wrong_header_is_named(header: str, value: str) -> None:
+@pytest.mark.parametrize("others", [{}, {"x-workflow-id": "w"}], ids=["alone", "with an id"])
+async def test_a_wrong_header_is_named(header: str, value: str, others: dict[str, str]) -> None:
     async with a_fake_backend(plain) as engine, a_gateway(engine) as gw:
-        reply = await gw.post(chat(), headers={"x-workflow-id": "w", header: value})
+        reply = await gw.post(chat(), headers={**others, header: value})
 
         assert (reply.status, reply.error["param"]) == (400, header)
 
