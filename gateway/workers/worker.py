@@ -16,7 +16,7 @@ from gateway.api.endpoints import ENDPOINTS, observed, passed_through
 from gateway.api.front import Front
 from gateway.api.openai import Api
 from gateway.api.tenants import EverybodyAnonymous, KeyHolders
-from gateway.clients import Clients
+from gateway.clients import Clients, tls_of
 from gateway.config import BackendEntry, Settings
 from gateway.core.types import BackendId
 from gateway.runtime.clock import MonotonicClock
@@ -88,7 +88,12 @@ class Worker:
             await self._clients.close()
 
     def _learn(self, fleet: Fleet) -> None:
-        """Go by this from now on. No `await`: a call sees the old one or the new one."""
+        """Go by this from now on; OSError, and all is as it was, if TLS files are none here.
+
+        No `await`: a call sees the old one or the new one.
+        """
+        for entry in fleet.backends:
+            tls_of(entry.tls)
         old, self._fleet = self._fleet, fleet
         entries = {entry.name: entry for entry in fleet.backends}
         for name in self._entries.keys() - entries.keys():

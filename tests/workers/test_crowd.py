@@ -174,6 +174,21 @@ async def test_a_backend_that_is_added_is_known_to_all_before_its_first_call() -
         assert (await crowd[1].post({**chat(), "model": "other"})).status == 404
 
 
+async def test_a_worker_that_cannot_read_tls_files_says_so_and_goes_on_with_what_it_knew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with a_fake_backend(plain) as engine, a_crowd(engine, workers=1) as crowd:
+        (end,) = crowd.scheduler.hub.workers
+        told = {"name": "e0", "url": "https://127.0.0.1:1", "gpu": "A100-80G"}
+        missing = {**told, "tls": {"ca_file": "missing.pem"}}
+        end.say([Down.FLEET, {"backends": [missing]}])
+
+        assert (await crowd[0].post(chat())).status == 200
+        assert crowd.scheduler.hub.workers == {end}
+        (said,) = [line for line in caplog.messages if line.startswith("backends: tls: ")]
+        assert said.endswith("this worker goes on with what it knew before")
+
+
 async def test_a_call_that_was_refused_by_one_worker_keeps_its_place_at_another() -> None:
     full = answers(b'{"error": {"message": "full", "code": 503}}', "503 Full")
     async with a_fake_backend(full) as engine, a_crowd(engine) as crowd:
