@@ -90,12 +90,12 @@ class GatheringClient(HttpClient):
         if not isinstance(said, dict):
             return
         try:
-            mould = Mould(said)
+            mould, write = Mould(said), writer_of(said, answer.whole)
         except ValueError:
             return
         self._moulds[form] = _Known(
             mould=mould,
-            write=writer_of(said, answer.whole),
+            write=write,
             headers=tuple(header for header in answer.headers if header[0] == b"content-type"),
             until=asyncio.get_running_loop().time() + MOULD_S,
         )
@@ -113,7 +113,7 @@ class GatheringClient(HttpClient):
                 if event.data and event.data[:1] == b"{":
                     assembly.add(_chunk_of(event.data))
         try:
-            whole = assembly.whole(known.mould)
+            whole = known.write(assembly.whole(known.mould))
         except ValueError as error:
             known.suffices = False
             raise BadAnswer(f"the engine's stream is no answer: {error}") from None
@@ -122,7 +122,7 @@ class GatheringClient(HttpClient):
         return WholeAnswer(
             answer.status,
             (*headers, *known.headers),
-            known.write(whole),
+            whole,
             answer.usage,
             answer.finish_reason,
             None,
@@ -182,7 +182,10 @@ def streamed(call: Call) -> Call:
 
 
 def writer_of(said: Json, text: bytes | None) -> Callable[[Json], bytes]:
-    """Return what writes JSON as an engine does: spaces, escapes, numbers."""
+    """Return what writes JSON as an engine does: spaces, escapes, numbers.
+
+    It raises ValueError, as this does, where JSON is nested too deeply.
+    """
     return next((write for write in _WRITERS if write(said) == text), _WRITERS[0])
 
 
@@ -190,7 +193,10 @@ def _python_json(*, separators: tuple[str, str], ensure_ascii: bool) -> Callable
     encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, separators=separators)
 
     def write(content: Json) -> bytes:
-        return encoder.encode(content).encode(errors="surrogatepass")
+        try:
+            return encoder.encode(content).encode(errors="surrogatepass")
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
 
     return write
 

@@ -18,8 +18,12 @@ def loads(text: bytes) -> object:
 
 
 def dumps(content: object) -> bytes:
-    """Return JSON on one line; what `loads` took, this writes."""
+    """Return JSON on one line; what `loads` took, this writes, or ValueError: it is too deep."""
     try:
         return orjson.dumps(content)
-    except TypeError:  # a lone surrogate, or an integer beyond 64 bits
+    except TypeError:  # a lone surrogate, an integer beyond 64 bits, or nested deeply
+        pass
+    try:
         return json.dumps(content).encode()
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

@@ -8,7 +8,7 @@ gateway adds begins on a fresh event boundary.
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 import orjson
@@ -137,11 +137,17 @@ class StreamRelay:
             self._fail(frame)
             return b""
         if self._mender is not None:
-            frames = self._mender.frame(frame)
-            return b"".join(b"data: %b\n\n" % dumps(one) for one in frames if self._passes(one))
+            return self._mended(self._mender.frame(frame))
         if not self._passes(frame):
             return b""
         return self._renaming.apply(event.raw) if self._renaming else event.raw
+
+    def _mended(self, frames: Iterable[dict[str, object]]) -> bytes:
+        try:
+            return b"".join(b"data: %b\n\n" % dumps(one) for one in frames if self._passes(one))
+        except ValueError:
+            self.failure = BadAnswer("the engine's answer is nested too deeply")
+            return b""
 
     def _passes(self, frame: dict[str, object]) -> bool:
         """Read a frame; return whether the client is to have it."""

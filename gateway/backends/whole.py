@@ -36,7 +36,10 @@ async def whole_answer(
     counts, reason = read_whole(call.shape, said)
     if mender and isinstance(said, dict):
         mender.whole(said)
-        body = dumps(said)
+        try:
+            body = dumps(said)
+        except ValueError:
+            raise BadAnswer("the engine's answer is nested too deeply") from None
     if renaming:
         body = renaming.apply(body)
     listener.finished(counts)

@@ -252,6 +252,17 @@ async def test_a_tgi_stream_without_its_last_token_is_broken() -> None:
         gw.canary = False
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_too_deep_to_be_mended_is_the_engines_fault(stream: bool) -> None:
+    deep = b"[" * 1000 + b"]" * 1000
+    text = b'{"choices":[{"index":0,"delta":{"content":"a"},"deep":' + deep + b"}]}"
+    script = streams(b"data: %b\n\n" % text) if stream else answers(text)
+    async with a_fake_backend(script) as tgi, a_gateway(tgi, backends=[{"kind": "tgi"}]) as gw:
+        reply = await gw.post(chat(stream=stream))
+
+        assert (reply.status, reply.error["code"]) == (502, "bad_answer")
+
+
 # /v1/responses
 
 

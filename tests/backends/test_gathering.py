@@ -16,6 +16,7 @@ from tests.backends.fake_backend import (
     FakeBackend,
     Script,
     a_fake_backend,
+    answers,
     frame,
     plain,
     streams,
@@ -113,6 +114,20 @@ async def test_a_chunk_that_is_no_json_is_the_engines_fault(text: bytes) -> None
         assert (reply.status, reply.error["code"]) == (502, "bad_answer")
         assert len(engine.calls) == 1
         assert gw.settled() == {("completed", ""): 1, ("failed", "bad_answer"): 1}
+
+
+async def test_answers_too_deep_to_be_written_are_passed_on_whole_and_refused_in_pieces() -> None:
+    deep = b"[" * 1000 + b"]" * 1000
+    whole = WHOLE[:-1] + b',"deep":' + deep + b"}"
+    delta = b'{"choices":[{"index":0,"delta":{"content":"a","deep":' + deep + b"}}]}"
+    async with a_fake_backend(answers(whole)) as engine, a_gateway(engine, **ON) as gw:
+        for _ in range(2):  # such an answer teaches nothing: the next is asked for whole, too
+            assert (await gw.post(chat())).body == whole
+        engine.script = plain
+        await learn(gw, engine, streams(ROLE, b"data: %b\n\n" % delta, frame("b", "stop"), DONE))
+        reply = await gw.post(chat())
+
+        assert (reply.status, reply.error["code"]) == (502, "bad_answer")
 
 
 async def test_one_that_had_not_begun_is_tried_again() -> None:
