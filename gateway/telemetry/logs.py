@@ -29,8 +29,9 @@ class TextFormatter(logging.Formatter):
         super().__init__(f"%(asctime)s %(levelname)s {where}%(name)s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """Return the line, with the record's fields at its end."""
+        """Return the line, with the record's fields at its end; no message begins another line."""
         line = super().formatMessage(record)
+        line = "".join(_shown(mark) for mark in line) if not line.isprintable() else line
         told = "".join(f" {name}={_plain(value)}" for name, value in fields_of(record).items())
         return line + told
 
@@ -124,6 +125,11 @@ def set_up(
     root.addHandler(handler)
     root.setLevel(level.upper())
     return handler
+
+
+def _shown(mark: str) -> str:
+    """Return a character as it is, or escaped if it would end the line or move the cursor."""
+    return mark if mark.isprintable() else ascii(mark)[1:-1]
 
 
 def _plain(value: object) -> str:

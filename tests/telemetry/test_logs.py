@@ -56,6 +56,16 @@ def test_text_ends_with_the_fields() -> None:
     assert text.endswith("WARNING gateway.test so it is request_id=hs-1 status=200")
 
 
+def test_a_message_begins_no_other_line_of_text_but_a_traceback_has_its_lines() -> None:
+    record = a_record("at a\nERROR gateway b\r\x1b[2J\u2028 café")
+    record.exc_info = (ValueError, ValueError("no good"), None)
+
+    line, trace = TextFormatter().format(record).split("\n", 1)
+
+    assert line.endswith(r"gateway.test at a\nERROR gateway b\r\x1b[2J\u2028 café")
+    assert trace == "ValueError: no good"
+
+
 @pytest.mark.parametrize(
     ("value", "told"),
     [
