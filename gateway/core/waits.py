@@ -10,6 +10,9 @@ WAITING = frozenset({CallState.HELD, CallState.QUEUED, CallState.PAUSED})
 Entry = tuple[float, Call]
 """Since when it waits, and who."""
 
+SLACK = 64
+"""Entries of calls that wait no longer may outnumber the others by this before they are dropped."""
+
 
 class Waits:
     """Calls in lines of those that may wait equally long, so the first of a line leaves it first.
@@ -20,10 +23,17 @@ class Waits:
 
     def __init__(self) -> None:
         self._lines: dict[float | None, deque[Entry]] = {}
+        self._limit = SLACK
+
+    def __len__(self) -> int:
+        """How many entries there are, those of calls that wait no longer among them."""
+        return sum(map(len, self._lines.values()))
 
     def add(self, call: Call, now: float) -> None:
         """A call waits from now on."""
         call.waits_since = now
+        if len(self) >= self._limit:
+            self._sweep()
         line = self._lines.get(call.request.queue_timeout_s)
         if line is None:
             line = self._lines[call.request.queue_timeout_s] = deque()
@@ -46,6 +56,11 @@ class Waits:
         waiting = [entry for line in self._lines.values() for entry in line if _waits(entry)]
         waiting.sort(key=lambda entry: (entry[0], entry[1].sequence), reverse=True)
         return [call for _, call in waiting]
+
+    def _sweep(self) -> None:
+        """Drop the dead: behind a head that waits nobody else would, until its time is over."""
+        self._lines = {key: deque(filter(_waits, line)) for key, line in self._lines.items()}
+        self._limit = 2 * len(self) + SLACK
 
     def _next_line(self, timeout_s: float) -> deque[Entry] | None:
         """Return the line whose first call must go first, without those who wait no longer."""

@@ -7,7 +7,7 @@ from gateway.core.events import Arrived, Reconfigured, TimePassed
 from gateway.core.outcomes import RejectReason
 from gateway.core.policies import policy_from_name
 from gateway.core.scheduler import Scheduler
-from gateway.core.waits import Waits
+from gateway.core.waits import SLACK, Waits
 from tests.builders import a_backend, a_call, a_request
 from tests.core.referee import Referee
 
@@ -47,6 +47,20 @@ def test_who_waits_anew_waits_from_then_on() -> None:
     waits.add(call, 4.0)
 
     assert waits.next_at(10.0) == 14.0
+
+
+def test_those_who_are_gone_do_not_pile_up_behind_one_who_waits() -> None:
+    waits = Waits()
+    first, last = a_call("first"), a_call("last")
+    waits.add(first, 0.0)
+    for number in range(10 * SLACK):
+        gone = a_call(f"gone {number}")
+        waits.add(gone, 1.0)
+        gone.state = CallState.RUNNING
+        assert len(waits) <= 2 + SLACK
+    waits.add(last, 2.0)
+
+    assert waits.latest_first() == [last, first]
 
 
 def test_a_model_may_have_calls_that_wait_for_longer_or_less_than_the_queue_allows() -> None:
