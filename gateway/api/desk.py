@@ -215,6 +215,8 @@ class Entry:
     def close(self, told: Told | None) -> None:
         """Charge what was used, and learn. None: there was no answer."""
         if told is not None:
+            if told.is_complete and self._arrival.retries is not None:
+                self._register.first_tries.forget(self._arrival.retries)
             self._permit.settle(self.lesson.used_tokens(told), self._register.clock.now())
             self.lesson.learn(told)
         self._permit.close()

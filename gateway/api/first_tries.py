@@ -41,3 +41,7 @@ class FirstTries:
         self._seen_at.move_to_end(this)
         if len(self._seen_at) > MAX_REMEMBERED:
             self._seen_at.popitem(last=False)
+
+    def forget(self, this: Try) -> None:
+        """The call got its answer: who sends the same body after that begins anew."""
+        self._seen_at.pop(this, None)

@@ -36,6 +36,15 @@ def test_it_is_forgotten_in_time_and_bounded_in_number() -> None:
     assert tries.of(Try.of(A, b"body"), 1.0) is None
 
 
+def test_what_was_answered_is_forgotten() -> None:
+    tries = FirstTries()
+    tries.remember(Try.of(A, b"body"), 5.0)
+    tries.forget(Try.of(A, b"body"))
+    tries.forget(Try.of(A, b"never seen"))
+
+    assert tries.of(Try.of(A, b"body"), 6.0) is None
+
+
 def test_what_was_forgotten_is_remembered_anew() -> None:
     tries = FirstTries()
     tries.remember(Try.of(A, b"body"), 0.0)
@@ -45,16 +54,18 @@ def test_what_was_forgotten_is_remembered_anew() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_retried_call_is_scheduled_as_if_it_had_been_here_all_along() -> None:
+async def test_a_retried_call_keeps_its_first_place_until_it_is_answered() -> None:
     full = answers(b'{"error": {"message": "full", "code": 503}}', "503 Full")
     async with a_fake_backend(full) as engine, a_gateway(engine) as gw:
         first = await gw.post(chat(), headers={"x-stainless-retry-count": "0"})
         engine.script = plain
         again = await gw.post(chat(), headers={"x-stainless-retry-count": "1"})
+        anew = await gw.post(chat(), headers={"x-stainless-retry-count": "1"})
 
-        assert (first.status, again.status) == (503, 200)
+        assert (first.status, again.status, anew.status) == (503, 200, 200)
         recent = (await gw.request("GET", "/admin/state")).json["recent"]
         assert isinstance(recent, list)
-        one, two = [line for line in recent if line["type"] == "Arrived"]
+        one, two, three = [line for line in recent if line["type"] == "Arrived"]
         assert one["first_seen_at"] is None
         assert two["first_seen_at"] == pytest.approx(one["at"], abs=0.01)
+        assert three["first_seen_at"] is None
