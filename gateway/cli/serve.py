@@ -9,6 +9,7 @@ from pathlib import Path
 from gateway.config import ConfigError, Settings, load_settings
 from gateway.telemetry.logs import set_up
 from gateway.workers.parent import Parent, child_program
+from gateway.workers.sockets import probe, refusal
 
 DEFAULT_FILE = Path("backends.yaml")
 
@@ -55,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         set_up(settings.log.format, settings.log.level)
         if settings.workers > 1:
             return asyncio.run(Parent(settings, path, overrides, child_program()).run())
+        _must_be_free(settings)
         # A parent of workers needs nothing of this.
         from gateway.cli.server import server_of
 
@@ -79,6 +81,14 @@ def loader(path: Path | None, overrides: dict[str, object]) -> Callable[[], Sett
         return settings
 
     return load
+
+
+def _must_be_free(settings: Settings) -> None:
+    """Raise ConfigError if clients could not be listened to; uvicorn would find out late."""
+    try:
+        probe(settings.host, settings.port)
+    except OSError as error:
+        raise ConfigError([refusal(settings.host, settings.port, error)]) from None
 
 
 def _unreadable(settings: Settings) -> Iterator[str]:

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from gateway.config import ConfigError, Settings
 from gateway.runtime.clock import Clock, MonotonicClock
 from gateway.workers.launch import READY, Launch, Order, Role
-from gateway.workers.sockets import port_of, reserve
+from gateway.workers.sockets import port_of, refusal, reserve
 
 NOT_STARTED = -1
 """Stands for the exit code of a child that never ran."""
@@ -101,8 +101,8 @@ class Parent:
                 return reserve(settings.host, settings.port)
             except OSError as error:
                 if self._clock.now() > until:
-                    where = f"{settings.host}:{settings.port}"
-                    raise ConfigError([f"{where}: {error.strerror}"]) from None
+                    told = refusal(settings.host, settings.port, error)
+                    raise ConfigError([told]) from None
             await asyncio.sleep(ADDRESS_S / 50)
 
     async def _keep(self, name: str, launch: Launch) -> None:

@@ -6,6 +6,7 @@ those of a worker that dies go to the others.
 """
 
 import socket
+from errno import EACCES, EADDRINUSE
 
 
 def reserve(host: str, port: int) -> list[socket.socket]:
@@ -13,11 +14,22 @@ def reserve(host: str, port: int) -> list[socket.socket]:
 
     OSError if somebody else listens there: another gateway would otherwise take half the calls.
     """
-    addresses = _addresses(host, port)
-    for family, address in addresses:
+    probe(host, port)
+    return _bound(_addresses(host, port))
+
+
+def probe(host: str, port: int) -> None:
+    """Raise OSError if the addresses of a host cannot be listened at, most likely for somebody
+    else does."""
+    for family, address in _addresses(host, port):
         with _new(family) as alone:
             alone.bind(address)
-    return _bound(addresses)
+
+
+def refusal(host: str, port: int, error: OSError) -> str:
+    """Return what is said of an address that cannot be listened at: the key to mend, and why."""
+    key = "port" if error.errno in (EACCES, EADDRINUSE) else "host"
+    return f"{key}: {host}:{port} cannot be listened at ({error.strerror})"
 
 
 def shared(host: str, port: int) -> list[socket.socket]:

@@ -136,6 +136,23 @@ def is_ready(port: int, tls: ssl.SSLContext | None = None) -> Callable[[], bool]
     return lambda: ask(port, "/readyz", tls=tls)[0] == 200
 
 
+def test_a_port_that_is_taken_is_told_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "b.yaml"
+    with an_engine() as taken:
+        path.write_text(f"backends: [{{name: a, url: 'http://127.0.0.1:{taken}'}}]\n")
+        ended = subprocess.run(
+            [sys.executable, "-m", "gateway", "serve", "--config", str(path), "--port", str(taken)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    where = f"127.0.0.1:{taken}"
+    assert ended.returncode == 1
+    assert ended.stderr == f"port: {where} cannot be listened at (Address already in use)\n"
+
+
 def test_an_admin_port_that_is_taken_is_told_without_a_traceback(tmp_path: Path) -> None:
     path = tmp_path / "b.yaml"
     with an_engine() as taken:

@@ -406,7 +406,10 @@ async def test_an_address_that_is_taken_is_said_so(tmp_path: Path) -> None:
             said = await process.stderr.read()
 
         assert await process.wait() == 1
-        assert b"127.0.0.1:%d: Address already in use" % engine.port in said
+        assert (
+            b"port: 127.0.0.1:%d cannot be listened at (Address already in use)" % engine.port
+            in said
+        )
 
 
 def test_an_address_that_is_reserved_is_shared_with_children_only() -> None:
