@@ -22,7 +22,7 @@ from loadgen.records import Run
 from loadgen.report import cells_of, slowest
 from loadgen.results import Result
 from loadgen.runner import Target
-from loadgen.sweep import Job, Policy, first_model, interleaved, sweep
+from loadgen.sweep import Job, Policy, interleaved, model_at, sweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def measure(options: Options, console: Console) -> Result:
         raise results.ResultError(f"--out {options.out}: {error.strerror}") from error
     jobs = interleaved(prepared.plans, options.policies, options.label)
     runs: list[Run] = []
-    model = options.model or asyncio.run(first_model(options.url, _bearer(options.api_key)))
+    model = asyncio.run(model_at(options.url, _bearer(options.api_key), options.model))
     try:
         _fire(options, model, jobs, runs, console)
     finally:

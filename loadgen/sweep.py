@@ -109,15 +109,33 @@ async def sweep(
             await run(job.plan, target, session, current, run_id=run_id, on_workflow=on_workflow)
 
 
-async def first_model(url: str, headers: dict[str, str]) -> str:
-    """Ask the server for the first model it serves."""
+async def model_at(url: str, headers: dict[str, str], wanted: str | None = None) -> str:
+    """Return the model to measure: the wanted one, or else the first that the server lists.
+
+    TargetError if the server lists others only. One that lists none may have the wanted one.
+    """
+    try:
+        listed = await _models(url, headers)
+    except TargetError:
+        if wanted is None:
+            raise
+        return wanted
+    if wanted is None or wanted in listed:
+        return wanted or listed[0]
+    raise TargetError(f"--model: {url}/v1/models lists no '{wanted}', only {', '.join(listed)}")
+
+
+async def _models(url: str, headers: dict[str, str]) -> list[str]:
     timeout = aiohttp.ClientTimeout(total=ADMIN_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
-        listed = await _ask(session, "GET", f"{url}/v1/models", headers)
+        told = await _ask(session, "GET", f"{url}/v1/models", headers)
     try:
-        return str(listed["data"][0]["id"])
-    except (KeyError, IndexError, TypeError):
-        raise TargetError(f"{url}/v1/models lists no model: give one with --model") from None
+        listed = [str(model["id"]) for model in told["data"]]
+    except (KeyError, TypeError):
+        listed = []
+    if not listed:
+        raise TargetError(f"{url}/v1/models lists no model: give one with --model")
+    return listed
 
 
 class _Gateway:

@@ -68,6 +68,17 @@ def test_a_sweep_writes_report_records_and_plots(
     assert "run 4/4: a, 9 workflows/s, seed 1" in out.err
 
 
+def test_a_model_that_is_not_there_is_told_before_the_first_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("sweep", "--qps", "5", "--model", "nope", "--out", str(tmp_path / "report"))
+    code, stub = on_command_line(*flags)
+
+    assert code == 3
+    assert stub.calls == []
+    assert "lists no 'nope', only m1" in capsys.readouterr().err
+
+
 def test_a_recording_is_replayed_at_its_own_instants(tmp_path: Path) -> None:
     recording = tmp_path / "trace.jsonl"
     recording.write_text(dumps(LINES))

@@ -7,7 +7,7 @@ import pytest
 from loadgen.plan import Plan, build
 from loadgen.records import Run
 from loadgen.runner import Target
-from loadgen.sweep import Job, Policy, TargetError, first_model, interleaved, sweep
+from loadgen.sweep import Job, Policy, TargetError, interleaved, model_at, sweep
 from tests.loadgen.builders import a_trace_workflow
 from tests.loadgen.stub_server import StubServer, stub_server
 
@@ -102,18 +102,30 @@ def test_a_server_that_has_no_policies_is_said_to_have_none() -> None:
 def test_the_first_model_is_asked_for() -> None:
     async def go() -> str:
         async with stub_server() as stub:
-            return await first_model(stub.url, {})
+            return await model_at(stub.url, {})
 
     assert asyncio.run(go()) == "m1"
+
+
+def test_a_model_that_the_server_does_not_list_is_refused_if_it_lists_any() -> None:
+    async def go(models: tuple[str, ...], wanted: str) -> str:
+        async with stub_server() as stub:
+            stub.models = models
+            return await model_at(stub.url, {}, wanted)
+
+    assert asyncio.run(go(("m1", "m2"), "m2")) == "m2"
+    assert asyncio.run(go((), "m2")) == "m2"
+    with pytest.raises(TargetError, match=r"--model: .*/v1/models lists no 'nope', only m1, m2$"):
+        asyncio.run(go(("m1", "m2"), "nope"))
 
 
 def test_a_server_without_models_or_that_is_not_there_is_named() -> None:
     async def no_models() -> None:
         async with stub_server() as stub:
             stub.models = ()
-            await first_model(stub.url, {})
+            await model_at(stub.url, {})
 
     with pytest.raises(TargetError, match="give one with --model"):
         asyncio.run(no_models())
     with pytest.raises(TargetError, match=r"GET http://127.0.0.1:1/v1/models failed"):
-        asyncio.run(first_model("http://127.0.0.1:1", {}))
+        asyncio.run(model_at("http://127.0.0.1:1", {}))
