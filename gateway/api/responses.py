@@ -16,6 +16,10 @@ from gateway.telemetry.decisions import encode
 
 _CODES: Mapping[int, OwnCode] = {404: "not_found", 405: "method_not_allowed"}
 
+_ROOT = (
+    "There is nothing at the root: the API is at /v1 and the dashboard at /dashboard, "
+    "on admin.port if that is set."
+)
 _NO_OBJECT = frozenset({"dict_type", "model_type", "model_attributes_type"})
 _WANTS_JSON = "The body must be a JSON object, sent with the header content-type: application/json."
 
@@ -38,15 +42,14 @@ def install_error_handlers(app: FastAPI) -> None:
         return as_response(error)
 
     @app.exception_handler(HTTPException)
-    async def on_http_error(_: Request, error: HTTPException) -> Response:
+    async def on_http_error(request: Request, error: HTTPException) -> Response:
         code = _CODES.get(error.status_code, "bad_request")
         headers = tuple(
             (name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()
         )
+        message = f"{error.detail}." if request.url.path != "/" else _ROOT
         return as_response(
-            ApiError(
-                status=error.status_code, message=f"{error.detail}.", code=code, headers=headers
-            )
+            ApiError(status=error.status_code, message=message, code=code, headers=headers)
         )
 
     @app.exception_handler(RequestValidationError)

@@ -70,7 +70,9 @@ async def test_tokens_are_counted_and_the_root_shows_nothing_else() -> None:
         assert whole.body.startswith(b'[{"generated_text":')
         assert len(streamed.events) == TOKENS
         assert gw.tokens()[1] == 2 * TOKENS
-        assert (await gw.request("GET", "/")).status == 404
+        shown = await gw.request("GET", "/")
+        assert (shown.status, shown.error["code"]) == (404, "not_found")
+        assert "the API is at /v1 and the dashboard at /dashboard" in str(shown.error["message"])
 
 
 async def test_without_a_tgi_there_is_nothing_at_the_root() -> None:
