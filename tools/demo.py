@@ -44,7 +44,7 @@ FULL = Size(
     workflows=64,
     policies="round_robin+fcfs,least_backlog+fcfs,hexgen,hexsage",
 )
-FAST = Size(qps="0.20", workflows=50, policies="round_robin+fcfs,hexgen")
+FAST = Size(qps="0.20", workflows=40, policies="round_robin+fcfs,hexgen,hexsage")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--fast", action="store_true", help="one rate, about a minute")
+    parser.add_argument("--fast", action="store_true", help="one rate, little more than a minute")
     parser.add_argument("--policies", help="comma-separated, instead of the demo's own")
     parser.add_argument(
         "--trace",
