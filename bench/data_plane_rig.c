@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 enum { MAX_EVENTS = 256, READ_BYTES = 262144, MAX_HEAD = 16384 };
+enum { ADDRESSES = 8 }; /* From 127.0.0.1 on: to a gateway each is a backend. */
 
 static int epoll_fd;
 static char piece[READ_BYTES];
@@ -321,13 +322,20 @@ static void take_connections(int listener) {
     }
 }
 
-static void run_backend(int port) {
+static int listen_at(uint32_t host, int port) {
     struct sockaddr_in address = loopback(port);
+    address.sin_addr.s_addr = htonl(host);
     int one = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (bind(listener, (struct sockaddr *)&address, sizeof address) < 0) fail("bind");
     if (listen(listener, 4096) < 0) fail("listen");
     watch(listener, EPOLL_CTL_ADD, EPOLLIN, NULL);
+    return listener;
+}
+
+static void run_backend(int port) {
+    int listeners[ADDRESSES];
+    for (int i = 0; i < ADDRESSES; i++) listeners[i] = listen_at(INADDR_LOOPBACK + i, port);
     struct epoll_event events[MAX_EVENTS];
     for (;;) {
         int64_t until = now_us() + 1000000;
@@ -337,7 +345,7 @@ static void run_backend(int port) {
         for (int i = 0; i < count; i++) {
             engine_call *call = events[i].data.ptr;
             if (!call) {
-                take_connections(listener);
+                for (int k = 0; k < ADDRESSES; k++) take_connections(listeners[k]);
                 continue;
             }
             if (!call->is_dead && events[i].events & EPOLLOUT) put_rest(call);

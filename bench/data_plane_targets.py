@@ -28,7 +28,7 @@ backends:
 """Everything else is as it comes: default policy, predictor, metrics, calibration, tuner."""
 BACKEND_LINES = """
   - name: rig-{number}
-    url: http://127.0.0.1:{backend}
+    url: http://127.0.0.{last}:{backend}
     kind: vllm
     gpu: A100-80G
     max_in_flight: {slots}
@@ -118,6 +118,7 @@ class Place:
     cores: Collection[int]
     slots: int = 256
     backends: int = 1
+    """The rig's backend listens at as many addresses, up to eight."""
     """How many times the gateway knows the one there is: each takes as many calls as its slots."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -135,7 +136,9 @@ def hexsage(
     port, folder = free_port(), _folder(place, name)
     file = folder / "backends.yaml"
     backends = [
-        BACKEND_LINES.format(number=number, backend=place.backend_port, slots=place.slots)
+        BACKEND_LINES.format(
+            number=number, last=number + 1, backend=place.backend_port, slots=place.slots
+        )
         for number in range(place.backends)
     ]
     file.write_text(GATEWAY_FILE.format() + "".join(backends), encoding="utf-8")

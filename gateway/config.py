@@ -5,7 +5,7 @@ named with its file and line, or its variable.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -716,12 +716,7 @@ def _unknown_variables() -> list[str]:
 
 def _contradictions(settings: Settings, document: YamlFile) -> list[str]:
     """Return what is wrong between settings that are each fine."""
-    wrong: list[tuple[Location, str]] = []
-    seen: dict[str, int] = {}
-    for index, backend in enumerate(settings.backends):
-        if backend.name in seen:
-            wrong.append((("backends", index, "name"), f"'{backend.name}' is used twice"))
-        seen[backend.name] = index
+    wrong = [*_given_twice(settings.backends)]
     aliases = settings.aliases
     for name, target in aliases.items():
         if target in aliases:
@@ -738,3 +733,21 @@ def _contradictions(settings: Settings, document: YamlFile) -> list[str]:
         )
         wrong.append((("host",), message))
     return [_told(location, message, document) for location, message in wrong]
+
+
+def _given_twice(backends: Sequence[BackendEntry]) -> Iterator[tuple[Location, str]]:
+    """Tell of names and of engines that are there more than once.
+
+    A server of several models, or with a limit for each key, may be several backends.
+    """
+    names: set[str] = set()
+    engines: dict[tuple[str | None, ...], str] = {}
+    for index, backend in enumerate(backends):
+        url = backend.url.rstrip("/").removesuffix("/v1")
+        first = engines.setdefault((url, backend.model, backend.api_key_env), backend.name)
+        if backend.name in names:
+            yield ("backends", index, "name"), f"'{backend.name}' is used twice"
+        elif first != backend.name:
+            message = f"'{backend.name}' and '{first}' are one engine: its memory would count twice"
+            yield ("backends", index, "url"), message
+        names.add(backend.name)

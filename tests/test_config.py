@@ -142,6 +142,14 @@ models:
     assert settings.queue_timeouts == {"m1": 2, "same": 2, "other": 2}
 
 
+def test_a_server_of_several_models_may_be_several_backends(tmp_path: Path) -> None:
+    text = "backends:\n" + "".join(
+        f"  - {{name: {name}, url: 'http://h', model: {name}}}\n" for name in ("a", "b")
+    )
+
+    assert len(load_settings(written(tmp_path, text)).backends) == 2
+
+
 def test_every_mistake_is_listed_with_its_line(tmp_path: Path) -> None:
     found = mistakes(
         tmp_path,
@@ -181,6 +189,10 @@ colour: red
         ("models:\n  ? [a]\n  : {target: b}", "file:2: "),
         ("a: 1\na: 2\n", "file:2: a is given twice"),
         (LEAST + LEAST[10:], "file:3: backends[1].name: 'a' is used twice"),
+        (
+            LEAST + "  - {name: b, url: 'http://127.0.0.1:8001/v1/'}\n",
+            "file:3: backends[1].url: 'b' and 'a' are one engine: its memory would count twice",
+        ),
         ("models: {a: {target: b}, b: {target: c}}", "file:1: models.a.target: 'b' is itself"),
         (
             "workflows:\n  w:\n    stages: [{name: a, depends_on: [b]}]\n",

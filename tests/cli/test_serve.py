@@ -397,8 +397,9 @@ def test_it_speaks_tls_to_backends_and_checks_who_they_are(
         path.write_text(
             f"port: {port}\nbackends:\n"
             f"- {{name: good, url: '{url}', tls: {{ca_file: {certificates}/ca.pem, {shown}}}}}\n"
-            f"- {{name: distrusting, url: '{url}', tls: {{{shown}}}}}\n"
-            f"- {{name: unknown, url: '{url}', tls: {{ca_file: {certificates}/ca.pem}}}}\n"
+            f"- {{name: distrusting, url: '{url}', model: a, tls: {{{shown}}}}}\n"
+            f"- {{name: unknown, url: '{url}', model: b, "
+            f"tls: {{ca_file: {certificates}/ca.pem}}}}\n"
         )
         with a_gateway(path):
             until(is_ready(port), log)
