@@ -42,7 +42,7 @@ SAME_PARENT = 0.5
 MAX_SAME = 32
 BLUR_FIRST, BLUR_WEIGHT, BLUR_RANGE = 0.2, 8.0, (0.05, 0.5)
 """Spread of log length between answers to the same prompt, until it has been seen."""
-REFIT_SHARE = 2
+REFIT_SHARE = 3
 """The guess is fitted anew when one new sample has come for so many that it was fitted to."""
 FOREIGN_BELOW = guess.MIN_SAMPLES
 """Own samples up to which other models' neighbours count, scaled to this model's lengths."""
