@@ -4,7 +4,7 @@
 
 Emulated engines (timing of the GPUs named below, no model behind them) run `--speed` times faster
 than real behind the gateway as it is shipped. It first answers the prompts of 70 % of the data and
-so learns their lengths; then calls with the other 30 %, which it has never seen, arrive as a
+so learns their lengths; then calls with the other 30 %, new to it until then, arrive as a
 Poisson process, not streamed. Every row meets the same calls at the same instants, and begins with
 what was learned in that one first phase. The last row's clients say the true length beforehand.
 Times are those of real-speed engines; nothing was measured on a GPU.
