@@ -19,9 +19,9 @@ class Node:
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
     before = gc.get_threshold()
+    gc.unfreeze()
     yield
     gc.set_threshold(*before)
-    gc.unfreeze()
 
 
 def test_what_was_there_is_left_alone() -> None:

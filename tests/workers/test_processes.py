@@ -81,6 +81,10 @@ class Tree:
         """The processes of a role."""
         return [pid for pid in _children(self.process.pid) if _words(pid)[-1:] == [role]]
 
+    async def said(self, words: str, times: int) -> bool:
+        """Return whether its processes have logged something so often."""
+        return self.log.read_text().count(words) >= times
+
     async def until(self, claim: Claim, within_s: float = WITHIN_S) -> None:
         """Wait until something is so; nothing would tell of it."""
         try:
@@ -164,6 +168,8 @@ async def a_tree(
         tree = Tree(process, port, log, session)
         try:
             await tree.until(tree.is_ready)
+            # Whoever listens first would get all the first connections.
+            await tree.until(lambda: tree.said("Application startup complete", 1 + workers))
             yield tree
             if process.returncode is None:
                 process.send_signal(signal.SIGTERM)
