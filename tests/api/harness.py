@@ -27,6 +27,10 @@ from tests.backends.fake_backend import MODEL, FakeBackend, plain
 Json = dict[str, object]
 
 
+PATIENCE_S = 5.0
+"""What is to happen at once has happened by then, on a machine that stalls for seconds, too."""
+
+
 def chat(content: str = "hi", **more: object) -> Json:
     """A chat call."""
     messages = [{"role": "user", "content": content}]
@@ -155,7 +159,7 @@ class Running:
         tokens = self.gateway.counters.tokens
         return tokens[MODEL, "prompt"], tokens[MODEL, "output"]
 
-    async def until(self, claim: Callable[[], bool], within_s: float = 2.0) -> None:
+    async def until(self, claim: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
         """Wait until something is so; nothing would tell of it."""
         async with asyncio.timeout(within_s):
             while not claim():  # noqa: ASYNC110
@@ -175,7 +179,7 @@ class Running:
             engine.script = plain
         if self.canary:
             # On a connection of its own: one that has been idle may be closed as it is used.
-            async with aiohttp.ClientSession() as session, asyncio.timeout(1.0):
+            async with aiohttp.ClientSession() as session, asyncio.timeout(PATIENCE_S):
                 canary = await replace(self, session=session).post(chat("canary"))
             assert canary.status == 200, canary.body
         metrics = await self.request("GET", "/metrics")
