@@ -129,9 +129,11 @@ async def test_leaving_is_followed_to_the_backend_that_took_over() -> None:
 
 async def test_nobody_is_served_for_a_client_that_left_while_an_error_was_read() -> None:
     """Case 43."""
+    is_begun = asyncio.Event()
 
     async def slow_error(exchange: Exchange) -> None:
         await exchange.send(b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n")
+        is_begun.set()
         await exchange.pause(0.5)
         await exchange.send(b"{}")
 
@@ -141,8 +143,7 @@ async def test_nobody_is_served_for_a_client_that_left_while_an_error_was_read()
         a_gateway(first, second) as gw,
     ):
         wire = await gw.dial(chat())
-        await gw.until(lambda: len(first.calls) + len(second.calls) == 1)
-        await asyncio.sleep(0.1)
+        await is_begun.wait()
         wire.reset()
 
         await all_gone(gw, first, second)

@@ -51,7 +51,8 @@ async def test_a_drained_backend_finishes_what_it_has_and_gets_nothing_new() -> 
         assert [(await gw.post(chat())).status for _ in range(4)] == [200] * 4
         assert (await running).status == 200
         assert (len(one.calls), len(two.calls)) == (1, 4)
-        await asyncio.sleep(0.3)  # probes must not undo it
+        seen = len(one.probes)
+        await gw.until(lambda: len(one.probes) > seen + 3)  # a whole look must not undo it
         assert gw.gateway.scheduler.fleet.loads[_id("e0")].state.value == "draining"
 
         assert (await do(gw, "POST", "/backends/e0/undrain")).json["state"] == "up"
