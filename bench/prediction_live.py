@@ -12,7 +12,6 @@ Times are those of real-speed engines; nothing was measured on a GPU.
 
 import argparse
 import asyncio
-import json
 import os
 import platform
 import shutil
@@ -28,6 +27,7 @@ from statistics import fmean, median
 import aiohttp
 import numpy as np
 
+from bench.prediction_quality import Prompts
 from gateway import __version__
 from gateway.sim.experiment import Workload, capacity_per_s, fleet
 from gateway.sim.trace import SINGLE, TraceCall, TraceStep, TraceWorkflow
@@ -149,10 +149,10 @@ def main() -> int:
     if not path.is_file():
         print(f"{path} is not there: this bench needs real prompts with their answers' lengths")
         return 2
-    raw = json.loads(path.read_text())
+    data = Prompts.load(path)
     pairs = [
         (prompt, int(tokens))
-        for prompt, tokens in zip(raw["prompts"], raw["output_tokens"][MODEL], strict=True)
+        for prompt, tokens in zip(data.texts, data.tokens[MODEL], strict=True)
         if tokens > 0
     ]
     Random(arguments.seed).shuffle(pairs)
