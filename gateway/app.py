@@ -25,7 +25,7 @@ from gateway.api.overview import Sources
 from gateway.api.responses import install_error_handlers
 from gateway.api.tenants import EverybodyAnonymous, KeyHolders, TenantResolver
 from gateway.api.workflows import EndedWorkflows, workflows_router
-from gateway.config import ConfigError, Settings
+from gateway.config.settings import Settings
 from gateway.core.admission import UNBOUNDED
 from gateway.core.events import PolicyChanged, ShutdownBegan
 from gateway.core.queues import FairShares
@@ -37,6 +37,7 @@ from gateway.engines import Engines
 from gateway.exposition import gauges
 from gateway.keys_file import KeyEntry, read_keys
 from gateway.memory import JOURNAL, Memory
+from gateway.mistakes import ConfigError
 from gateway.operations import Operations
 from gateway.policy_in_force import PolicyInForce
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings

@@ -8,7 +8,10 @@ from gateway.backends.base import Bounds
 from gateway.backends.dialects import dialect_of
 from gateway.backends.gathering import GatheringClient
 from gateway.backends.http_client import HttpClient, Timeouts
-from gateway.config import BackendEntry, ClientTlsEntry, LimitsEntry, TimeoutsEntry
+from gateway.config.backends import BackendEntry
+from gateway.config.serving import LimitsEntry
+from gateway.config.timeouts import TimeoutsEntry
+from gateway.config.tls import ClientTlsEntry
 from gateway.core.types import BackendId
 
 GRACE_S = 5.0

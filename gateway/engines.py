@@ -11,7 +11,10 @@ from gateway.backends.engine_metrics import EngineMetrics
 from gateway.backends.health import Probe, Vitals
 from gateway.backends.offers import nameless, offers
 from gateway.clients import Clients, tls_of
-from gateway.config import BackendEntry, HealthEntry, LimitsEntry, TimeoutsEntry
+from gateway.config.backends import BackendEntry
+from gateway.config.scheduling import HealthEntry
+from gateway.config.serving import LimitsEntry
+from gateway.config.timeouts import TimeoutsEntry
 from gateway.core.events import BackendChanged, BackendRemoved, EngineLooked, Event, Heard
 from gateway.core.load import BackendLoad
 from gateway.core.types import BackendId, BackendState

@@ -15,10 +15,9 @@ from typing import Annotated
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.config import ConfigError
-from gateway.config_file import YamlFile, dotted
+from gateway.config.yaml_file import YamlFile, dotted
 from gateway.core.types import ANONYMOUS
-from gateway.mistakes import plainly
+from gateway.mistakes import ConfigError, plainly
 
 PREFIX = "hsk-"
 

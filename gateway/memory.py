@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.config import PolicyEntry
+from gateway.config.scheduling import PolicyEntry
 from gateway.core.events import Event, PolicyChanged
 from gateway.core.memory import memory_of, recall
 from gateway.core.policies.base import Policy

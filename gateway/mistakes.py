@@ -1,6 +1,6 @@
-"""A mistake in what somebody wrote, in words that say what belongs there."""
+"""Mistakes in what somebody wrote, in words that say what belongs there."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _WORDS: Mapping[str, str] = {
@@ -21,6 +21,14 @@ _WORDS: Mapping[str, str] = {
     "string_type": "must be text; a number that is meant as text goes in quotes",
 }
 """By pydantic's names of its errors. It speaks to programmers, of tuples and instances."""
+
+
+class ConfigError(Exception):
+    """Everything that is wrong with the settings, one line each."""
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        super().__init__("\n".join(mistakes))
+        self.mistakes = tuple(mistakes)
 
 
 def plainly(error: Mapping[str, Any]) -> str:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from pydantic import ValidationError
 
 from gateway.api.fleet import BadSettings
-from gateway.config import BackendEntry, ConfigError
+from gateway.config.backends import BackendEntry
 from gateway.core.events import BackendTrusted, Event
 from gateway.core.types import BackendId
 from gateway.engines import Engines
-from gateway.mistakes import plainly
+from gateway.mistakes import ConfigError, plainly
 from gateway.reload import Reloader
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from gateway.config import PolicyEntry
+from gateway.config.scheduling import PolicyEntry
 from gateway.core.policies.base import Policy
 from gateway.memory import Memory
 from gateway.operations import first_mistake

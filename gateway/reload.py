@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.config import ConfigError, Settings
+from gateway.config.settings import Settings
 from gateway.core.events import Reconfigured
 from gateway.keys_file import KeyEntry, read_keys
+from gateway.mistakes import ConfigError
 
 log = logging.getLogger(__name__)
 

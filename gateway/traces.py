@@ -9,9 +9,10 @@ from random import Random
 from secrets import randbits
 from typing import TYPE_CHECKING
 
-from gateway.config import ConfigError, TelemetryEntry
+from gateway.config.serving import TelemetryEntry
 from gateway.core.scheduler import Scheduler
 from gateway.core.types import BackendId, RequestId
+from gateway.mistakes import ConfigError
 from gateway.runtime.clock import Clock
 from gateway.runtime.driver import Observer
 from gateway.telemetry.tracing import Tracing

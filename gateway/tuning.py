@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict
 
-from gateway.config import PolicyEntry, TunerEntry
+from gateway.config.scheduling import PolicyEntry, TunerEntry
 from gateway.core.policies import PolicySettings
 from gateway.core.policies.base import Policy
 from gateway.core.scheduler import Scheduler

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import ConfigError
 from gateway.keys_file import KeyEntry, hash_of, new_key, read_keys, write_keys
+from gateway.mistakes import ConfigError
 
 HASH = hash_of("hsk-1")
 

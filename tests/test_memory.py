@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import PolicyEntry
+from gateway.config.scheduling import PolicyEntry
 from gateway.core.events import Event
 from gateway.core.policies import policy_from_name
 from gateway.core.policies.base import Policy

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import PolicyEntry
+from gateway.config.scheduling import PolicyEntry
 from gateway.core.policies import policy_from_name
 from gateway.core.scheduler import Scheduler
 from gateway.memory import Memory

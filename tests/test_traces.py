@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from gateway.config import ConfigError, TelemetryEntry
+from gateway.config.serving import TelemetryEntry
+from gateway.mistakes import ConfigError
 from gateway.traces import are_wanted, exporter_of
 from tests.api.harness import a_gateway, chat
 from tests.backends.fake_backend import a_fake_backend, plain

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from gateway.config import PolicyEntry, TunerEntry
+from gateway.config.scheduling import PolicyEntry, TunerEntry
 from gateway.core.policies import policy_from_name
 from gateway.core.scheduler import Scheduler
 from gateway.sim.experiment import fleet

@@ -17,7 +17,7 @@ BEGIN = "<!-- made by python -m tools.architecture -->"
 END = "<!-- end of what is made -->"
 COMPOSITION = "app"
 """The node that stands for the composition root, and for modules of the package's top beside it…"""
-BESIDE = {"config_file": "config", "keys_file": "config", "mistakes": "config"}
+BESIDE = {"keys_file": "config", "mistakes": "config"}
 """…but for these, which belong to another."""
 LOADER = "loadgen"
 

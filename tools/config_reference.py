@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from gateway.config import ENV_PREFIX, Settings
+from gateway.config.settings import ENV_PREFIX, Settings
 
 PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
 HEAD = Path(__file__).parent / "config_reference.md"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from gateway.cli.serve import loader
 from gateway.cli.words import several
-from gateway.config import ConfigError
 from gateway.keys_file import read_keys
+from gateway.mistakes import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 
-from gateway.config import ConfigError
+from gateway.mistakes import ConfigError
 from gateway.telemetry.logs import set_up
 from gateway.workers.launch import Launch, Role
 from gateway.workers.sockets import shared

@@ -8,11 +8,12 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from gateway.config import ConfigError, load_settings
+from gateway.config.sources import load_settings
 from gateway.core.policies import PolicySettings, policy_from_name
 from gateway.core.policies.alpha_balanced import Score
 from gateway.core.profiles import built_in
 from gateway.core.types import Backend, BackendId
+from gateway.mistakes import ConfigError
 from gateway.sim import recorder
 from gateway.sim.experiment import DEADLINE_SCALE, Workload, capacity_per_s
 from gateway.sim.simulator import MODEL, Fault, FaultKind

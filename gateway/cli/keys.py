@@ -7,9 +7,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gateway.config import ConfigError
 from gateway.keys_file import KeyEntry, hash_of, new_key, read_keys, write_keys
-from gateway.mistakes import plainly
+from gateway.mistakes import ConfigError, plainly
 
 DEFAULT_FILE = Path("keys.yaml")
 

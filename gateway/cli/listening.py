@@ -12,7 +12,8 @@ from starlette.types import ASGIApp
 
 from gateway.api.access import AccessLog
 from gateway.api.guard import ConnectionLimits, guarded
-from gateway.config import ConfigError, Settings
+from gateway.config.settings import Settings
+from gateway.mistakes import ConfigError
 from gateway.runtime.clock import MonotonicClock
 
 RESERVED_FILES = 128

@@ -12,7 +12,8 @@ from gateway.api.protocol import Protocol
 from gateway.app import Gateway
 from gateway.cli.serve import loader
 from gateway.cli.server import Server
-from gateway.config import ConfigError, Settings
+from gateway.config.settings import Settings
+from gateway.mistakes import ConfigError
 from gateway.workers.hub import Hub
 from gateway.workers.launch import HTTP, HUB, Launch, Order, Orders, say_ready
 from gateway.workers.scheduler import hub_of

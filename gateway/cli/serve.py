@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gateway.config import ConfigError, Settings, load_settings
+from gateway.config.settings import Settings
+from gateway.config.sources import load_settings
+from gateway.mistakes import ConfigError
 from gateway.telemetry.logs import set_up
 from gateway.workers.parent import Parent, child_program
 from gateway.workers.sockets import probe, refusal

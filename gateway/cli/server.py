@@ -14,7 +14,7 @@ import uvicorn
 from gateway.api.fleet import BadSettings
 from gateway.app import Gateway
 from gateway.cli.listening import possible_connections, server_config
-from gateway.config import Settings
+from gateway.config.settings import Settings
 from gateway.runtime.garbage import calm
 
 ADMIN_CONNECTIONS = 256

@@ -2,7 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict
 
-from gateway.config import BackendEntry, TimeoutsEntry
+from gateway.config.backends import BackendEntry
+from gateway.config.timeouts import TimeoutsEntry
 from gateway.keys_file import KeyEntry
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from gateway.config import Settings
+from gateway.config.settings import Settings
 
 HUB = "hub.sock"
 HTTP = "http.sock"

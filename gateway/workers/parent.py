@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gateway.config import ConfigError, Settings
+from gateway.config.settings import Settings
+from gateway.mistakes import ConfigError
 from gateway.runtime.clock import Clock, MonotonicClock
 from gateway.workers.launch import READY, Launch, Order, Role
 from gateway.workers.sockets import port_of, refusal, reserve

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from gateway.api.endpoints import ENDPOINTS, passed_through
 from gateway.app import Gateway
-from gateway.config import Settings
+from gateway.config.settings import Settings
 from gateway.workers.fleet import Fleet
 from gateway.workers.hub import Hub
 

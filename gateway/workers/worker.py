@@ -17,7 +17,8 @@ from gateway.api.front import Front
 from gateway.api.openai import Api
 from gateway.api.tenants import EverybodyAnonymous, KeyHolders
 from gateway.clients import Clients, tls_of
-from gateway.config import BackendEntry, Settings
+from gateway.config.backends import BackendEntry
+from gateway.config.settings import Settings
 from gateway.core.types import BackendId
 from gateway.runtime.clock import MonotonicClock
 from gateway.workers.fleet import Fleet

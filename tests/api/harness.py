@@ -20,7 +20,7 @@ from yarl import URL
 from gateway.api.codes import CODES, TYPES
 from gateway.api.protocol import Protocol
 from gateway.app import Gateway
-from gateway.config import Settings
+from gateway.config.settings import Settings
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
 from tests.backends.fake_backend import MODEL, FakeBackend, plain
 

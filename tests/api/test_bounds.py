@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.api.calls import check_depth
 from gateway.api.errors import ApiError
-from gateway.config import MAX_JSON_DEPTH
+from gateway.config.serving import MAX_JSON_DEPTH
 from gateway.keys_file import KeyEntry, hash_of, write_keys
 from tests.api.harness import a_gateway, chat
 from tests.api.test_fleet import Files, a_configured_gateway, do, entry

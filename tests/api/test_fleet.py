@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from gateway.app import Gateway
-from gateway.config import Settings, load_settings
+from gateway.config.settings import Settings
+from gateway.config.sources import load_settings
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
 from tests.api.harness import Reply, Running, a_gateway, chat, overhearing, serving
 from tests.backends.fake_backend import (

@@ -8,7 +8,7 @@ from gateway.backends.dialects import dialect_of
 from gateway.backends.openai import OpenAiDialect
 from gateway.backends.tgi import TgiDialect
 from gateway.backends.vllm import VllmDialect
-from gateway.config import BackendEntry
+from gateway.config.backends import BackendEntry
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ async def test_adapters_come_and_go() -> None:
 
 
 async def test_an_alias_of_nothing_is_a_model_that_does_not_exist() -> None:
-    """Case 146; aliases of aliases are refused at start (tests/test_config.py)."""
+    """Case 146; aliases of aliases are refused at start (tests/config/test_contradictions.py)."""
     models = {"dangling": {"target": "zzz"}, "m1": {"target": "m1"}}
     async with a_fake_backend(plain) as engine, a_gateway(engine, models=models) as gw:
         assert (await gw.post({**chat(), "model": "dangling"})).status == 404

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from gateway.cli.profiling import Measured, TimedCall, fit, yaml_block
-from gateway.config import ProfileEntry
+from gateway.config.backends import ProfileEntry
 from gateway.core.cost import prefill_s, step_s
 from gateway.core.profiles import GpuProfile, built_in
 

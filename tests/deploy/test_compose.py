@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config import load_settings
+from gateway.config.sources import load_settings
 from gateway.emulator.command import add_arguments, read_engines
 from tests.deploy.places import DEPLOY, ROOT
 

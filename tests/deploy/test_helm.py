@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gateway import __version__
-from gateway.config import load_settings
+from gateway.config.sources import load_settings
 from tests.deploy.places import DEPLOY, document
 
 CHART = DEPLOY / "helm" / "hexsage"

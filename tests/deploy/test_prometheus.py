@@ -13,7 +13,7 @@ from openai import APIStatusError, OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.app import Gateway
-from gateway.config import Settings
+from gateway.config.settings import Settings
 from tests.deploy.places import DEPLOY
 from tests.e2e.processes import a_fleet
 

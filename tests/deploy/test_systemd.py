@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gateway.config import load_settings
+from gateway.config.sources import load_settings
 from tests.deploy.places import DEPLOY, ROOT, tool
 
 UNIT = DEPLOY / "systemd" / "hexsage.service"

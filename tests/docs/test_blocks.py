@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config import Settings, load_settings
+from gateway.config.settings import Settings
+from gateway.config.sources import load_settings
 from tests.docs.markdown import PAGES, ROOT, Block, blocks
 from tests.docs.place import Place, a_place
 

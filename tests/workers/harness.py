@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import aiohttp
 
 from gateway.app import Gateway
-from gateway.config import Settings
+from gateway.config.settings import Settings
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
 from gateway.workers.hub import Hub
 from gateway.workers.scheduler import hub_of

@@ -14,7 +14,7 @@ from subprocess import Popen
 import aiohttp
 import pytest
 
-from gateway.config import Settings
+from gateway.config.settings import Settings
 from gateway.workers.parent import Parent
 from gateway.workers.sockets import port_of, reserve, shared
 from tests.api.harness import Wire, chat

@@ -1,0 +1,1 @@
+"""Settings: where they come from, and every mistake named with its place."""
