@@ -25,7 +25,8 @@ import orjson
 
 from gateway.core.profiles import PROFILES
 from gateway.core.types import PromptSegment
-from gateway.sim.engine import EngineCall, EngineModel, FinishedAt
+from gateway.sim.engine import EngineModel
+from gateway.sim.engine_calls import EngineCall, FinishedAt
 from tests.engines.fleet import paced, running
 from tests.engines.tiny_model import build
 from tests.engines.wire import metric

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from gateway.emulator.asks import Ask, Progress
 from gateway.emulator.metrics import EngineCounters, EngineStatus
 from gateway.emulator.options import EngineOptions
-from gateway.sim.engine import EngineCall, EngineModel, FinishedAt, FirstTokenAt
+from gateway.sim.engine import EngineModel
+from gateway.sim.engine_calls import EngineCall, FinishedAt, FirstTokenAt
 
 TIMER_S = 0.001
 """Event loops count in milliseconds: a timer may be that early."""

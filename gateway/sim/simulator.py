@@ -31,7 +31,8 @@ from gateway.core.types import (
     WorkflowKey,
     WorkflowRef,
 )
-from gateway.sim.engine import EngineCall, EngineModel, FirstTokenAt
+from gateway.sim.engine import EngineModel
+from gateway.sim.engine_calls import EngineCall, FirstTokenAt
 from gateway.sim.trace import SINGLE, TraceCall, TraceWorkflow
 
 MODEL = "m"

@@ -11,7 +11,8 @@ from gateway.cli import profile
 from gateway.cli.profile import CannotMeasure, Meter
 from gateway.cli.profiling import Measured, fit
 from gateway.core.profiles import built_in
-from gateway.sim.engine import EngineCall, EngineModel
+from gateway.sim.engine import EngineModel
+from gateway.sim.engine_calls import EngineCall
 from tests.cli.commands import command
 from tests.virtual_time import run_in_virtual_time
 

@@ -15,7 +15,8 @@ from gateway.core.profiles import PROFILES
 from gateway.emulator.options import EngineOptions
 from gateway.emulator.server import EngineServer
 from gateway.emulator.vllm_requests import read_chat
-from gateway.sim.engine import EngineCall, EngineModel, FinishedAt, FirstTokenAt
+from gateway.sim.engine import EngineModel
+from gateway.sim.engine_calls import EngineCall, FinishedAt, FirstTokenAt
 from tests.emulator.asgi import CHAT, Answer, a_chat, call, content, some_options
 from tests.virtual_time import run_in_virtual_time, sleep_until
 

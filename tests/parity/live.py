@@ -13,7 +13,8 @@ from gateway.core.events import BackendChanged, Event
 from gateway.core.scheduler import Scheduler
 from gateway.core.types import BackendId, BackendState, InferenceRequest
 from gateway.runtime.driver import Driver, Refused
-from gateway.sim.engine import EngineCall, EngineModel, FirstTokenAt
+from gateway.sim.engine import EngineModel
+from gateway.sim.engine_calls import EngineCall, FirstTokenAt
 from gateway.sim.simulator import Arrival, Fault, FaultKind
 from gateway.sim.trace import TraceCall
 from tests.runtime.live_run import TimedAnswer

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from gateway.core.profiles import GpuProfile
-from gateway.sim.engine import EngineCall, EngineEvent, FinishedAt, FirstTokenAt
+from gateway.sim.engine_calls import EngineCall, EngineEvent, FinishedAt, FirstTokenAt
 
 
 @dataclass(eq=False)

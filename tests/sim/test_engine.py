@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gateway.core.profiles import PROFILES, GpuProfile
 from gateway.core.types import PromptSegment
-from gateway.sim.engine import EngineCall, EngineEvent, EngineModel, FinishedAt, FirstTokenAt
+from gateway.sim.engine import EngineModel
+from gateway.sim.engine_calls import EngineCall, EngineEvent, FinishedAt, FirstTokenAt
 from tests.sim.slow_engine import Action, SlowEngine, run_slowly
 
 A100 = PROFILES["A100-80G"]
