@@ -9,6 +9,7 @@ from gateway.emulator.asks import Ask, Progress, Refusal, Reply
 from gateway.emulator.metrics import EngineCounters, EngineStatus
 from gateway.emulator.options import TGI_CONCURRENT_REQUESTS, EngineOptions
 from gateway.emulator.prompts import BYTES_PER_TOKEN
+from gateway.emulator.tgi_answer_size import MAX_STOP_SEQUENCES
 from gateway.emulator.tgi_answers import (
     FINGERPRINT,
     VERSION,
@@ -32,7 +33,6 @@ from gateway.emulator.tgi_requests import (
     EVENTS,
     MAX_BEST_OF,
     MAX_CLIENT_BATCH_SIZE,
-    MAX_STOP_SEQUENCES,
     as_event,
     read_chat,
     read_completion,

@@ -4,21 +4,20 @@
 trace says. Everything else is TGI's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import orjson
 
-from gateway.emulator.asks import Ask, Choice, Native, Refusal, Reply
+from gateway.emulator.asks import Ask, Native, Refusal, Reply
 from gateway.emulator.options import EngineOptions
 from gateway.emulator.prompts import (
     Prompt,
-    answer_text,
-    natural_output_tokens,
     read_messages,
     read_text,
 )
+from gateway.emulator.tgi_answer_size import choice_of, room_tokens, stop_sequences
 from gateway.emulator.tgi_fields import (
     CHAT,
     COMPLETION,
@@ -34,13 +33,8 @@ from gateway.emulator.tgi_fields import (
     read_fields,
 )
 
-MAX_STOP_SEQUENCES = 4
 MAX_BEST_OF = 2
 MAX_CLIENT_BATCH_SIZE = 4
-RESERVED_TOKENS = 1024
-"""For so much of an answer, at most, there is room when it begins. Beyond, TGI queues it again with
-what it has; here it goes on growing, and may be preempted.
-"""
 DONE = b"data: [DONE]\n\n"
 EVENTS = "text/event-stream"
 
@@ -277,9 +271,6 @@ def _prompts(fields: Body) -> tuple[Prompt, ...]:
     return tuple(read_text(text) for text in texts)
 
 
-# -- the answer's size
-
-
 def _ask(
     sampling: Body,
     prompts: tuple[Prompt, ...],
@@ -291,11 +282,11 @@ def _ask(
     """Return the request in numbers; who calls it adds its names."""
     try:
         check_sampling(sampling)
-        stops = _stops(sampling)
+        stops = stop_sequences(sampling)
         limit = max_new_tokens if isinstance(max_new_tokens, int) else None
         if limit == 0:
             raise invalid("`max_new_tokens` must be strictly positive")
-        limits = [_room(prompt, limit, options.context_tokens) for prompt in prompts]
+        limits = [room_tokens(prompt, limit, options.context_tokens) for prompt in prompts]
     except Refusal as refused:
         _refuse(refused, shape)
     xargs = body.get("vllm_xargs")
@@ -307,65 +298,10 @@ def _ask(
         created=0,
         prompt_tokens=sum(prompt.tokens for prompt in prompts),
         choices=tuple(
-            _choice(number, prompt, room, told, stops, options.seed)
+            choice_of(number, prompt, room, told, stops, options.seed)
             for number, (prompt, room) in enumerate(zip(prompts, limits, strict=True))
         ),
         max_tokens=max(limits),
         is_stream=shape.is_stream,
         native=shape.native,
     )
-
-
-def _stops(fields: Body) -> tuple[str, ...]:
-    stops = fields.get("stop")
-    if not isinstance(stops, list):
-        return ()
-    if len(stops) > MAX_STOP_SEQUENCES:
-        raise invalid(
-            f"`stop` supports up to {MAX_STOP_SEQUENCES} stop sequences. Given: {len(stops)}"
-        )
-    return tuple(str(stop) for stop in stops)
-
-
-def _room(prompt: Prompt, limit: int | None, max_total: int) -> int:
-    """Return how many tokens the answer may have. Only the first 1,024 are checked in advance."""
-    max_input = max_total - 1
-    if prompt.tokens > max_input:
-        raise invalid(f"`inputs` must have less than {max_input} tokens. Given: {prompt.tokens}")
-    if limit is None:
-        return max_total - prompt.tokens
-    if prompt.tokens + min(limit, RESERVED_TOKENS) > max_total:
-        raise invalid(
-            f"`inputs` tokens + `max_new_tokens` must be <= {max_total}. Given: {prompt.tokens} "
-            f"`inputs` tokens and {limit} `max_new_tokens`"
-        )
-    return min(limit, max_total - prompt.tokens)
-
-
-def _choice(
-    number: int, prompt: Prompt, limit: int, told: object, stops: Sequence[str], seed: int
-) -> Choice:
-    length = told if isinstance(told, int) else natural_output_tokens(prompt, 0, seed)
-    reason = "length" if length > limit else "stop"
-    tokens = min(length, limit)
-    offset = (prompt.digest + number) & 0xFFFF
-    at_stop = _first_stop(offset, tokens, stops)
-    if at_stop is not None:
-        tokens, reason = at_stop, "stop_sequence"
-    return Choice(
-        index=number,
-        prompt_tokens=prompt.tokens,
-        prefix=prompt.prefix,
-        output_tokens=tokens,
-        finish_reason=reason,
-        text_offset=offset,
-        reserved_tokens=min(limit, RESERVED_TOKENS),
-    )
-
-
-def _first_stop(offset: int, tokens: int, stops: Sequence[str]) -> int | None:
-    """Return after how many tokens the answer says one of `stops`; None: never."""
-    text = answer_text(offset, 0, tokens) if stops else ""
-    found = [text.index(stop) + len(stop) for stop in stops if stop and stop in text]
-    # A token is a word with the space behind it.
-    return text[: min(found)].rstrip().count(" ") + 1 if found else None
