@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 
 from gateway.core.load import BackendLoad
 from gateway.core.policies import PolicySettings, policy_from_name
@@ -203,6 +204,15 @@ def modest_worker() -> Executor:
 
 
 def be_modest() -> None:
-    """Let others go first; leave Ctrl-C to the parent."""
+    """Let others go first; leave Ctrl-C to the parent; end with it, however it ends."""
     os.nice(NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A worker holds both ends of its queues: it would wait for a parent that was killed for ever.
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -2,6 +2,9 @@
 
 import asyncio
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -109,6 +112,19 @@ def test_a_worker_that_dies_costs_one_search_and_nothing_else() -> None:
 
     assert "worker died" in tuning.outcome
     assert gateway.applied == []
+
+
+def test_when_the_gateway_is_killed_its_worker_ends_too() -> None:
+    killed = """
+import os, signal
+from gateway.tuner.tuner import modest_worker
+modest_worker().submit(os.kill, os.getpid(), signal.SIGKILL).result()
+"""
+
+    # Its output ends when nobody is left who could write to it.
+    ended = subprocess.run([sys.executable, "-c", killed], stdout=subprocess.PIPE, timeout=20)
+
+    assert ended.returncode == -signal.SIGKILL
 
 
 def test_the_loop_goes_on_while_a_search_is_under_way() -> None:
