@@ -15,7 +15,7 @@ from gateway.cli.server import Server
 from gateway.config.settings import Settings
 from gateway.mistakes import ConfigError
 from gateway.workers.hub import Hub
-from gateway.workers.launch import HTTP, HUB, Launch, Order, Orders, say_ready
+from gateway.workers.launch import HTTP, HUB, Launch, Order, Orders, keep_saying_ready
 from gateway.workers.scheduler import hub_of
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,8 @@ class SchedulerServer(Server):
         super().__init__(gateway, settings, config)
         self._hub = hub
         self._hub_path = launch.directory / HUB
+        # The parent's: what the file says meanwhile is not for this child to know.
+        self._hang_s = launch.settings.hang_s
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
@@ -64,7 +66,7 @@ class SchedulerServer(Server):
         if self.should_exit:
             return
         await self._hub.listen(self._hub_path)
-        say_ready()
+        keep_saying_ready(self._hang_s)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let go of workers, if there are any, then stop."""

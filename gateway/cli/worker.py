@@ -10,7 +10,7 @@ import uvicorn
 
 from gateway.cli.listening import possible_connections, server_config
 from gateway.runtime.garbage import calm
-from gateway.workers.launch import HTTP, HUB, Launch, Order, Orders, say_ready
+from gateway.workers.launch import HTTP, HUB, Launch, Order, Orders, keep_saying_ready
 from gateway.workers.worker import Worker
 
 
@@ -19,20 +19,25 @@ def server_of(launch: Launch) -> "WorkerServer":
     settings, directory = launch.settings, launch.directory
     worker = Worker(settings, directory / HUB, directory / HTTP)
     connections = possible_connections(ceil(settings.limits.max_connections / settings.workers))
-    return WorkerServer(
-        server_config(worker.app, settings, settings.host, launch.port, connections, lifespan="on")
+    config = server_config(
+        worker.app, settings, settings.host, launch.port, connections, lifespan="on"
     )
+    return WorkerServer(config, settings.hang_s)
 
 
 class WorkerServer(uvicorn.Server):
     """Serves clients."""
+
+    def __init__(self, config: uvicorn.Config, hang_s: float) -> None:
+        super().__init__(config)
+        self._hang_s = hang_s
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen, once the scheduler process is there."""
         await Orders(self._obey).listen(sys.stdin.fileno())
         await super().startup(sockets)
         calm()
-        say_ready()
+        keep_saying_ready(self._hang_s)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Stop gracefully, however often it is told."""

@@ -79,6 +79,9 @@ class Settings(BaseSettings):
     """Port to listen on; 0: a free one."""
     workers: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes that accept and relay; with more than one, another one decides for all."""
+    hang_s: NotNegative = 15.0
+    """With several processes: one that serves and gives no sign of life for so long is killed and
+    replaced; 0: never."""
     log: LogEntry = LogEntry()
 
     @property

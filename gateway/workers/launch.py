@@ -1,7 +1,8 @@
 """What the parent and its children say to each other: how to begin, that it has begun, what to do.
 
 A child's standard input begins with its Launch; orders follow, a line each. Its end means that the
-parent is gone, and the child goes at once. On its standard output the child says that it is ready.
+parent is gone, and the child goes at once. On its standard output the child says that it is ready,
+again and again: that is its pulse.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -18,6 +20,8 @@ from gateway.config.settings import Settings
 HUB = "hub.sock"
 HTTP = "http.sock"
 READY = b"ready\n"
+BEATS = 5
+"""A child says so this often in the time after which its silence means that it hangs."""
 _LENGTH_BYTES = 4
 
 
@@ -84,9 +88,17 @@ def _exactly(descriptor: int, length: int) -> bytes:
     return got
 
 
-def say_ready() -> None:
-    """Tell the parent that this child serves."""
-    os.write(sys.stdout.fileno(), READY)
+def keep_saying_ready(hang_s: float) -> None:
+    """Tell the parent that this child serves, for as long as its event loop turns.
+
+    With a `hang_s` of 0, once.
+    """
+    output = sys.stdout.fileno()
+    os.set_blocking(output, False)
+    with suppress(OSError):  # a parent that is stopped reads nothing; one that is gone is noticed
+        os.write(output, READY)
+    if hang_s:
+        asyncio.get_running_loop().call_later(hang_s / BEATS, keep_saying_ready, hang_s)
 
 
 class Orders(asyncio.Protocol):

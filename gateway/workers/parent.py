@@ -1,11 +1,10 @@
-"""Parent: starts the scheduler process and the workers, and again whenever one of them dies."""
+"""Parent: starts the scheduler process and the workers, and again whenever one dies or hangs."""
 
 import asyncio
 import logging
 import signal
 import socket
 import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +14,8 @@ from tempfile import TemporaryDirectory
 from gateway.config.settings import Settings
 from gateway.mistakes import ConfigError
 from gateway.runtime.clock import Clock, MonotonicClock
-from gateway.workers.launch import READY, Launch, Order, Role
+from gateway.workers.child import Child
+from gateway.workers.launch import BEATS, Launch, Order, Role
 from gateway.workers.sockets import port_of, refusal, reserve
 
 NOT_STARTED = -1
@@ -49,7 +49,7 @@ class Parent:
         self._overrides = overrides
         self._program = program
         self._clock = clock or MonotonicClock()
-        self._children: dict[str, Process] = {}
+        self._children: dict[str, Child] = {}
         self._stopping = asyncio.Event()
         self._steps = 0
         """Signals to stop so far."""
@@ -132,23 +132,19 @@ class Parent:
     async def _run_child(self, name: str, launch: Launch) -> tuple[bool, int]:
         """Run a child to its end; return whether it was ready once, and its exit code."""
         try:
-            child = await asyncio.create_subprocess_exec(
-                # In a group of its own: a terminal's Ctrl-C is for the parent to pass on.
-                *self._program, launch.role, stdin=PIPE, stdout=PIPE, process_group=0
-            )  # fmt: skip
+            child = await Child.start(self._program, launch)
         except OSError as error:  # no memory, no process: the next try may find some
             log.error("%s could not be started: %s", name, error)  # noqa: TRY400 - no bug
             return False, NOT_STARTED
-        assert child.stdin is not None
-        assert child.stdout is not None
         self._children[name] = child
-        child.stdin.write(launch.packed())
-        is_ready = False
-        while line := await child.stdout.readline():
-            is_ready = is_ready or line == READY
-        code = await child.wait()
+        hang_s = self._settings.hang_s
+        while not (await asyncio.wait([child.ended], timeout=hang_s / BEATS or None))[0]:
+            if child.tick() and not self._stopping.is_set():  # that has a time limit of its own
+                log.error("%s has given no sign of life for %g s: it is killed", name, hang_s)
+                child.kill()
         del self._children[name]
-        return is_ready, code
+        child.close()
+        return child.is_ready, child.ended.result()
 
     def _signalled(self, grace_s: float) -> None:
         """Stop gracefully; a second signal stops at once."""
@@ -175,13 +171,12 @@ class Parent:
     def _stop_now(self) -> None:
         self._stopping.set()
         for child in self._children.values():
-            with suppress(ProcessLookupError):
-                child.kill()
+            child.kill()
 
     def _tell(self, name: str, order: Order) -> None:
         child = self._children.get(name)
-        if child is not None and child.stdin is not None:
-            child.stdin.write(f"{order}\n".encode())
+        if child is not None:
+            child.tell(order)
 
 
 def child_program() -> list[str]:

@@ -1,10 +1,13 @@
 """`hexsage serve --workers N` as processes: deaths, signals, reloads, TLS."""
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
 import sys
+import termios
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,6 +18,7 @@ import aiohttp
 import pytest
 
 from gateway.config.settings import Settings
+from gateway.workers.launch import BEATS, READY
 from gateway.workers.parent import Parent
 from gateway.workers.sockets import port_of, reserve, shared
 from tests.api.harness import Wire, chat
@@ -31,6 +35,7 @@ from tests.cli.test_serve import certificates  # noqa: F401 - a fixture
 from tests.e2e.processes import free_port
 
 WITHIN_S = 30.0
+HANG_S = 2.0
 Claim = Callable[[], Awaitable[bool]]
 DONE = b"data: [DONE]\n\n"
 
@@ -198,14 +203,18 @@ def two_frames(go: asyncio.Event) -> Script:
     return script
 
 
+DIES_OR_HANGS = pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+
+
+@DIES_OR_HANGS
 @pytest.mark.anyio
-async def test_when_a_worker_is_killed_nothing_of_its_calls_stays_and_others_are_untouched(
-    tmp_path: Path,
+async def test_when_a_worker_dies_or_hangs_nothing_of_its_calls_stays_and_others_are_untouched(
+    tmp_path: Path, how: signal.Signals
 ) -> None:
     go = asyncio.Event()
     async with (
         a_fake_backend(two_frames(go)) as engine,
-        a_tree(tmp_path, engine, policy={"name": "round_robin+fcfs"}) as tree,
+        a_tree(tmp_path, engine, policy={"name": "round_robin+fcfs"}, hang_s=HANG_S) as tree,
     ):
         streams = [await tree.stream() for _ in range(16)]
         for stream in streams:
@@ -216,7 +225,7 @@ async def test_when_a_worker_is_killed_nothing_of_its_calls_stays_and_others_are
 
         rests = [asyncio.ensure_future(stream.reader.readuntil(DONE)) for stream in streams]
 
-        os.kill(workers[0], signal.SIGKILL)
+        os.kill(workers[0], how)
 
         async def is_abandoned() -> bool:
             broken = sum(rest.done() for rest in rests)
@@ -255,20 +264,21 @@ async def _has_come_back(tree: Tree, before: set[int]) -> None:
     await tree.until(are_two)
 
 
+@DIES_OR_HANGS
 @pytest.mark.anyio
 async def test_while_the_scheduler_process_is_away_calls_are_told_to_come_back(
-    tmp_path: Path,
+    tmp_path: Path, how: signal.Signals
 ) -> None:
     go = asyncio.Event()
     async with (
         a_fake_backend(two_frames(go)) as engine,
-        a_tree(tmp_path, engine) as tree,
+        a_tree(tmp_path, engine, hang_s=HANG_S) as tree,
     ):
         stream = await tree.stream()
         await stream.read_until(frame("a"))
         (scheduler,) = tree.children("scheduler")
 
-        os.kill(scheduler, signal.SIGKILL)
+        os.kill(scheduler, how)
 
         async def is_away() -> bool:
             status, retry_after, body = await tree.call()
@@ -289,6 +299,39 @@ async def test_while_the_scheduler_process_is_away_calls_are_told_to_come_back(
         await tree.until(answers)
         assert tree.children("scheduler") != [scheduler]
         assert await tree.shows("hexsage_requests_in_flight 0.0")
+
+
+@pytest.mark.anyio
+async def test_a_parent_that_was_stopped_itself_takes_nobody_for_hung(tmp_path: Path) -> None:
+    async with a_fake_backend(plain) as engine, a_tree(tmp_path, engine, hang_s=1) as tree:
+        children = [*tree.children("worker"), *tree.children("scheduler")]
+        beat = len(READY)
+
+        async def nobody_has_heard() -> bool:
+            return all(_unread_bytes(pid) >= 2 * BEATS * beat for pid in children)
+
+        async def all_are_heard() -> bool:
+            return all(_unread_bytes(pid) <= beat for pid in children)
+
+        tree.process.send_signal(signal.SIGSTOP)
+        await tree.until(nobody_has_heard)
+        tree.process.send_signal(signal.SIGCONT)
+        await tree.until(all_are_heard)
+
+        assert (await tree.call())[0] == 200
+        assert [*tree.children("worker"), *tree.children("scheduler")] == children
+        assert not await tree.said("no sign of life", 1)
+
+
+def _unread_bytes(pid: int) -> int:
+    """Return how much of a process's output nobody has read yet."""
+    pipe = os.open(f"/proc/{pid}/fd/1", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        count = array("i", [0])
+        fcntl.ioctl(pipe, termios.FIONREAD, count)
+        return count[0]
+    finally:
+        os.close(pipe)
 
 
 @pytest.mark.anyio
