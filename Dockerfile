@@ -9,7 +9,7 @@ RUN apt-get update \
 # Empty it (--build-arg HNSWLIB_NO_NATIVE=) where the image runs on the machine that builds it.
 ARG HNSWLIB_NO_NATIVE=1
 WORKDIR /source
-COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY pyproject.toml setup.py requirements.lock README.md LICENSE ./
 COPY gateway gateway
 COPY loadgen loadgen
 RUN pip wheel --no-cache-dir --disable-pip-version-check --wheel-dir /wheels \

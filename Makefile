@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-CODE   := gateway loadgen tests bench tools examples
+CODE   := gateway loadgen tests bench tools examples setup.py
 
-.PHONY: install demo test test-engines test-clients test-dashboard serve check format bench clean
+COMPILED := build/compiled
+
+.PHONY: install demo compiled test test-compiled test-engines test-clients test-dashboard serve check format bench clean
 
 install: $(STAMP)
 
@@ -29,8 +31,17 @@ format: $(STAMP)
 	$(BIN)/ruff format $(wildcard $(CODE))
 	$(BIN)/ruff check --fix $(wildcard $(CODE))
 
+compiled: $(STAMP)  ## the tree again in build/compiled, its inner loops as machine code, as a wheel has them
+	rm -rf build
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(COMPILED) build/wheel/*.whl
+	git ls-files -z -- ':!gateway' ':!loadgen' | xargs -0 cp --parents -t $(COMPILED)
+
 test: check  ## all that CI runs
 	$(BIN)/python -m pytest
+
+test-compiled: compiled  ## the same tests of what is compiled, on the machine code
+	cd $(COMPILED) && $(CURDIR)/$(BIN)/python -m pytest tests/core tests/sim tests/parity tests/tuner tests/runtime tests/telemetry
 
 test-engines: $(STAMP)  ## the gateway before real engines (docs/testing.md); first use installs 2.3 GB; ENGINE=llama: 0.3 GB
 	$(BIN)/python -m pytest tests/engines $(if $(ENGINE),--engine $(ENGINE))

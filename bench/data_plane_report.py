@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from statistics import median
 
 from gateway import __version__
+from gateway.compiled import form
 
 Line = dict[str, float | str]
 REFERENCES = ("sglang-router", "nginx", "litellm")
@@ -21,8 +22,9 @@ def report(
     day = datetime.now(UTC).date().isoformat()
     command = " ".join(["python bench/data_plane.py", *arguments])
     parts = [
-        f"`{command}`, {day}, HexSage {__version__}, Python {platform.python_version()}, "
-        f"{_processor()}; medians of {_rounds(lines)} interleaved rounds.",
+        f"`{command}`, {day}, HexSage {__version__} ({form()}), "
+        f"Python {platform.python_version()}, {_processor()}; "
+        f"medians of {_rounds(lines)} interleaved rounds.",
         "Plain answers (1 KB prompts, 1.2 KB answers):",
         _table(lines, _PLAIN_COLUMNS),
         "Streams:",

@@ -20,6 +20,15 @@ COMMANDS = {
 """Each module has `add_arguments(parser)` and `run(arguments) -> exit code`."""
 
 
+class _Version(argparse.Action):
+    """Tells the version, and whether the inner loops are machine code."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from gateway.compiled import form  # the core, which most commands need not
+
+        parser.exit(message=f"hexsage {__version__} ({form()})\n")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return its exit code."""
     given = sys.argv[1:] if argv is None else argv
@@ -28,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
         description="An OpenAI-compatible gateway that schedules agent workflows over mixed GPUs.",
         epilog="example: hexsage serve --config backends.yaml --port 8080",
     )
-    parser.add_argument("--version", action="version", version=f"hexsage {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="tell it and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     chosen = next((word for word in given if not word.startswith("-")), None)
     for name, (module, text) in COMMANDS.items():

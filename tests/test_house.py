@@ -71,6 +71,7 @@ TESTED_ELSEWHERE = {
     "gateway/telemetry/prometheus.py": "tests/telemetry/test_counters.py",
     # Composition and command lines: whole programs.
     "gateway/app.py": "tests/api/test_calls.py",
+    "gateway/compiled.py": "tests/test_main.py",
     # Workers: as one, then as processes.
     "gateway/workers/fleet.py": "tests/workers/test_crowd.py",
     "gateway/workers/hub.py": "tests/workers/test_crowd.py",

@@ -16,6 +16,16 @@ from gateway.__main__ import COMMANDS, main
 HEXSAGE = (sys.executable, "-m", "gateway")
 
 
+def test_the_version_says_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+
+    assert ended.value.code in {0, None}
+    assert re.fullmatch(
+        r"hexsage \d+\.\d+\.\d+ \((interpreted|compiled)\)\n", capsys.readouterr().out
+    )
+
+
 def test_check_says_yes_to_a_sound_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "b.yaml"
     path.write_text("backends: [{name: a, url: 'http://127.0.0.1:1'}]")

@@ -7,6 +7,7 @@ from enum import StrEnum
 from math import inf
 
 from gateway.core.outcomes import RejectReason
+from gateway.core.record import Record
 from gateway.core.types import InferenceRequest
 
 
@@ -20,7 +21,7 @@ class Unreachable(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueLimits:
+class QueueLimits(Record):
     """How much may wait (held or queued), and for how long; 0: what cannot start is refused."""
 
     max_requests: int = 1000

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from zlib import crc32
 
+from gateway.core.record import Record
+
 RAMP_STEPS = 10
 JITTER = 0.25
 """Cool-downs are up to this much longer, by a hash: a fleet must not come back in step."""
@@ -25,7 +27,7 @@ class BreakerState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthRules:
+class HealthRules(Record):
     """When a backend is bad, and how it comes back."""
 
     failures: int = 5

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from math import erf, log, sqrt
 
+from gateway.core.record import Record
+
 
 def geometric_edges(first: int, last: int, count: int) -> tuple[float, ...]:
     """Return 0 followed by `count` whole-number edges from `first` to `last`, strictly rising."""
@@ -24,7 +26,7 @@ EDGES = geometric_edges(8, 16384, 48)
 
 
 @dataclass(frozen=True, slots=True)
-class LengthDistribution:
+class LengthDistribution(Record):
     """Mass by bucket of `edges`; within a bucket lengths are spread evenly.
 
     `edges` has one more entry than `mass`, starts at 0 and rises; `mass` sums to 1.

@@ -15,9 +15,11 @@ are only where a backend starts: what its engine is seen to do corrects them (`c
 
 from dataclasses import dataclass
 
+from gateway.core.record import Record
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuProfile:
+class GpuProfile(Record):
     """The constants of a step, and what fits, for one GPU (group) with one model."""
 
     name: str

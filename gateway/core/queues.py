@@ -3,18 +3,27 @@
 from bisect import insort
 from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush, nsmallest
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from gateway.core.call import Call
-
-Entry = tuple[int, float, int, Call]
-"""The client's priority within its flow, the policy's key, the arrival number, the call."""
 
 MAX_IDLE_SHARES = 10_000
 MAX_FRONT = 32
 """Calls at the head of a flow that are kept in order."""
 SLACK = 64
 """Dead heap entries are dropped when they outnumber the live ones by this."""
+
+
+class Entry(NamedTuple):
+    """A waiting call's place in its flow. It is the call's own only while it is the very object
+    that the queue has under the call's id: a named tuple, as compiled code copies plain ones."""
+
+    priority: int
+    """The client's, within its flow."""
+    order_key: float
+    """The policy's."""
+    sequence: int
+    call: Call
 
 
 class FairShares:
@@ -41,16 +50,23 @@ class FairShares:
         return self.weights.get(tenant, 1.0)
 
 
+class _Turn(NamedTuple):
+    """A share's place in the order of turns; dead once it is not the share's own any more."""
+
+    served_s: float
+    key: str
+
+
 class _Share:
     """Whoever takes turns: how many calls of it wait and what it has been served."""
 
-    __slots__ = ("entry", "key", "served_s", "size")
+    __slots__ = ("key", "served_s", "size", "turn")
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.size = 0
         self.served_s = 0.0
-        self.entry: tuple[float, str, _Share] | None = None
+        self.turn: _Turn | None = None
         """Its place in the order of turns; None while nothing of it waits."""
 
 
@@ -91,8 +107,7 @@ class _Turns(Generic[_S]):
     def __init__(self, make: type[_S]) -> None:
         self.shares: dict[str, _S] = {}
         self._make = make
-        self._heap: list[tuple[float, str, _S]] = []
-        """By service; an entry that is not its share's own any more is dead."""
+        self._heap: list[_Turn] = []
         self._waiting = 0
         self._virtual_s = 0.0
         self._limit = MAX_IDLE_SHARES
@@ -119,7 +134,7 @@ class _Turns(Generic[_S]):
         share.size -= 1
         if not share.size:
             self._waiting -= 1
-            share.entry = None
+            share.turn = None
 
     def serve(self, share: _S, service_s: float) -> None:
         """Count service; the virtual time is that of the share whose turn is next."""
@@ -135,32 +150,34 @@ class _Turns(Generic[_S]):
         if self._waiting <= 1 or count <= 1:
             first = self._first()
             return [] if first is None else [first]
-        taken: list[tuple[float, str, _S]] = []
-        while len(taken) < count and self._first() is not None:
-            taken.append(heappop(self._heap))
-        for entry in taken:
-            heappush(self._heap, entry)
-        return [entry[2] for entry in taken]
+        shares: list[_S] = []
+        turns: list[_Turn] = []
+        while len(shares) < count and (share := self._first()) is not None:
+            shares.append(share)
+            turns.append(heappop(self._heap))
+        for turn in turns:
+            heappush(self._heap, turn)
+        return shares
 
     def _enter(self, share: _S) -> None:
-        entry = (share.served_s, share.key, share)
-        share.entry = entry
-        heappush(self._heap, entry)
+        turn = share.turn = _Turn(share.served_s, share.key)
+        heappush(self._heap, turn)
         if len(self._heap) > 2 * self._waiting + SLACK:
-            self._heap = [entry for entry in self._heap if entry[2].entry is entry]
+            self._heap = [turn for turn in self._heap if self.shares[turn.key].turn is turn]
             heapify(self._heap)
 
     def _first(self) -> _S | None:
         heap = self._heap
         while heap:
-            entry = heap[0]
-            if entry[2].entry is entry:
-                return entry[2]
+            turn = heap[0]
+            share = self.shares[turn.key]
+            if share.turn is turn:
+                return share
             heappop(heap)
         return None
 
     def _forget_idle(self) -> None:
-        self._heap = sorted(entry for entry in self._heap if entry[2].entry is entry)
+        self._heap = sorted(turn for turn in self._heap if self.shares[turn.key].turn is turn)
         self.shares = {key: share for key, share in self.shares.items() if share.size}
         self._limit = max(MAX_IDLE_SHARES, 2 * len(self.shares))
 
@@ -185,16 +202,16 @@ class ReadyQueue:
 
     def __contains__(self, call: Call) -> bool:
         entry = self._entries.get(call.request.id)
-        return entry is not None and entry[3] is call
+        return entry is not None and entry.call is call
 
     def __iter__(self) -> Iterator[Call]:
         """Every waiting call, in no particular order."""
-        return (entry[3] for entry in self._entries.values())
+        return (entry.call for entry in self._entries.values())
 
     def push(self, call: Call) -> None:
         """Add a call by its `order_key`; its id must not be waiting here."""
         request = call.request
-        entry = (request.priority, call.order_key, call.sequence, call)
+        entry = Entry(request.priority, call.order_key, call.sequence, call)
         self._entries[request.id] = entry
         tenant, flow = self._shares_of(call)
         self._tenants.push(tenant)
@@ -251,19 +268,19 @@ class ReadyQueue:
         heap, front, entries = flow.heap, flow.front, self._entries
         while heap and len(front) < min(count, MAX_FRONT):
             entry = heappop(heap)
-            if entries.get(entry[3].request.id) is entry:
+            if entries.get(entry.call.request.id) is entry:
                 front.append(entry)
             else:
                 self._removed -= 1
         first = front[:count]
         if count > len(first) and heap:
-            live = (e for e in heap if entries.get(e[3].request.id) is e)
+            live = (e for e in heap if entries.get(e.call.request.id) is e)
             first += nsmallest(count - len(first), live)
-        return [entry[3] for entry in first]
+        return [entry.call for entry in first]
 
     def _sweep(self) -> None:
         for tenant in self._tenants.shares.values():
             for flow in tenant.flows.shares.values():
-                flow.heap = [e for e in flow.heap if self._entries.get(e[3].request.id) is e]
+                flow.heap = [e for e in flow.heap if self._entries.get(e.call.request.id) is e]
                 flow.heap.sort()
         self._removed = 0

@@ -10,10 +10,11 @@ from heapq import heappop, heappush
 from zlib import crc32
 
 from gateway.core.call import Call, CallState
+from gateway.core.record import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetryRules:
+class RetryRules(Record):
     """What a call, and all calls together, may try again."""
 
     max_attempts: int = 3

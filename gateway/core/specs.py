@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+from gateway.core.record import Record
+
 UNNAMED_STAGE = "-"
 """Calls that name no stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageSpec:
+class StageSpec(Record):
     """A declared stage."""
 
     name: str
@@ -19,7 +21,7 @@ class StageSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowSpec:
+class WorkflowSpec(Record):
     """A declared workflow: its stages and what each waits for."""
 
     name: str

@@ -6,6 +6,7 @@ from typing import NamedTuple, NewType
 
 from gateway.core.lengths import PRIOR, LengthDistribution
 from gateway.core.profiles import GpuProfile
+from gateway.core.record import Record
 
 RequestId = NewType("RequestId", str)
 BackendId = NewType("BackendId", str)
@@ -22,7 +23,7 @@ class WorkflowKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowRef:
+class WorkflowRef(Record):
     """What one call says of the workflow it belongs to."""
 
     key: WorkflowKey
@@ -50,7 +51,7 @@ class PromptSegment(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceRequest:
+class InferenceRequest(Record):
     """One model call, ready to be scheduled."""
 
     id: RequestId
@@ -83,7 +84,7 @@ class InferenceRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
+class Backend(Record):
     """One serving engine, as configured or discovered. What it is doing is its `BackendLoad`."""
 
     id: BackendId

@@ -19,6 +19,7 @@ from gateway.core.events import (
 )
 from gateway.core.lengths import LengthDistribution
 from gateway.core.outcomes import FailureKind, Outcome
+from gateway.core.record import Record
 from gateway.core.scheduler import Scheduler
 from gateway.core.types import (
     ANONYMOUS,
@@ -41,7 +42,7 @@ Predict = Callable[[TraceCall], LengthDistribution]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
+class Arrival(Record):
     """A workflow that a client starts at an instant."""
 
     id: str
@@ -62,7 +63,7 @@ class FaultKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Record):
     """Something that happens to an engine."""
 
     at: float

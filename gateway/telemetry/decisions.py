@@ -5,6 +5,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from gateway.core.events import Arrived, Event
 MAX_RECENT = 1000
 MAX_UNWRITTEN = 100_000
 """Lines that may wait for a slow disk before they are dropped, and counted."""
+
+# orjson would read a compiled dataclass as if it were an interpreted one, and crash.
+ENCODING = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
 
 log = logging.getLogger(__name__)
 
@@ -106,10 +110,13 @@ class DecisionLog:
 
 def encode(value: object) -> bytes:
     """Return decisions as JSON."""
-    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    return orjson.dumps(value, default=_plain, option=ENCODING)
 
 
 def _plain(value: object) -> object:
+    if is_dataclass(value):
+        told = (field.name for field in fields(value))
+        return {name: getattr(value, name) for name in told if not name.startswith("_")}
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, tuple):

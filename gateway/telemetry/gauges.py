@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gateway.telemetry.histogram import SHORT, Histogram
+
 
 class BackendGauges(NamedTuple):
     """One backend at this instant."""
@@ -51,6 +53,23 @@ class TunerGauges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGauges:
+    """One worker at this instant, where there are several; one that is not there has only zeros,
+    but for its restarts."""
+
+    number: int
+    is_up: bool = False
+    restarts: int = 0
+    """Workers that stood in its place before it, since the gateway's start."""
+    connections: int = 0
+    in_flight: int = 0
+    """Calls that came by it and have not ended, those that wait included."""
+    memory_bytes: int = 0
+    lag_s: Histogram = field(default_factory=lambda: Histogram(SHORT))
+    """How late its event loop is, since its own start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
     """Everything that is not counted event by event."""
 
@@ -65,5 +84,6 @@ class Gauges:
     limited: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Calls that the limits of a key turned away, by tenant and code."""
     backends: tuple[BackendGauges, ...] = ()
+    workers: tuple[WorkerGauges, ...] = ()
     predictor: PredictorGauges | None = None
     tuner: TunerGauges | None = None

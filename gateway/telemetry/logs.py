@@ -58,7 +58,7 @@ class JsonFormatter(logging.Formatter):
         line |= fields_of(record)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str).decode()
+        return orjson.dumps(line, default=str, option=orjson.OPT_PASSTHROUGH_DATACLASS).decode()
 
 
 def fields_of(record: logging.LogRecord) -> Mapping[str, object]:

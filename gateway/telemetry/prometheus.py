@@ -12,7 +12,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from gateway.telemetry.counters import Counters
-from gateway.telemetry.gauges import BackendGauges, Gauges, PredictorGauges, TunerGauges
+from gateway.telemetry.gauges import BackendGauges, Gauges, PredictorGauges, TunerGauges, WorkerGauges
 from gateway.telemetry.histogram import Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -140,6 +140,7 @@ def _gauged(gauges: Gauges) -> Iterator[Metric]:
         gauges.limited.items(),
     )
     yield from _backends(gauges.backends)
+    yield from _workers(gauges.workers)
     if gauges.predictor is not None:
         yield from _predictor(gauges.predictor)
     if gauges.tuner is not None:
@@ -172,6 +173,33 @@ def _backends(backends: tuple[BackendGauges, ...]) -> Iterator[Metric]:
         for state in ("closed", "half_open", "open"):
             states.add_metric([backend.name, state], float(backend.breaker == state))
     yield states
+
+
+def _workers(workers: tuple[WorkerGauges, ...]) -> Iterator[Metric]:
+    for name, text, field in (
+        ("up", "1 if the worker process serves.", "is_up"),
+        ("connections", "Clients that are connected to the worker.", "connections"),
+        (
+            "requests_in_flight",
+            "Requests that came by the worker and have not ended, queued ones included.",
+            "in_flight",
+        ),
+        ("resident_memory_bytes", "Resident memory of the worker.", "memory_bytes"),
+    ):
+        values = {str(worker.number): float(getattr(worker, field)) for worker in workers}
+        yield _gauge(f"hexsage_worker_{name}", text, "worker", values)
+    yield _counter(
+        "hexsage_worker_restarts",
+        "Workers that were started in the place of one that had died or hung.",
+        ("worker",),
+        [((str(worker.number),), worker.restarts) for worker in workers],
+    )
+    yield _histogram(
+        "hexsage_worker_event_loop_lag_seconds",
+        "How late a timer of the worker's event loop fires.",
+        "worker",
+        {str(worker.number): worker.lag_s for worker in workers},
+    )
 
 
 def _predictor(predictor: PredictorGauges) -> Iterator[Metric]:
