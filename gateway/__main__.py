@@ -26,7 +26,8 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from gateway.compiled import form  # the core, which most commands need not
 
-        parser.exit(message=f"hexsage {__version__} ({form()})\n")
+        sys.stdout.write(f"hexsage {__version__} ({form()})\n")
+        parser.exit()
 
 
 def main(argv: list[str] | None = None) -> int:
