@@ -48,6 +48,7 @@ from gateway.runtime.lag import LoopLag
 from gateway.sim.recorder import Recorder
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.decisions import DecisionLog
+from gateway.telemetry.gauges import WorkerGauges
 from gateway.telemetry.prometheus import render
 from gateway.telemetry.watch import Watch
 from gateway.traces import Traces
@@ -150,6 +151,8 @@ class Gateway:
         if load is not None:
             self._reloader = Reloader(load, self._apply, self._files)
         self.operations = Operations(self.engines, self.driver.feed, self._reloader)
+        self.workers: Callable[[], tuple[WorkerGauges, ...]] = tuple
+        """Tells of the workers, where there are some. Whoever has them knows."""
         self._is_stopping = self._is_over = False
         self.app, self.admin_app = self._build_apps()
 
@@ -206,6 +209,7 @@ class Gateway:
             limited={} if self.keys is None else self.keys.refused(),
             alpha=self.alpha(),
             reloads_refused=self._reloader.refused if self._reloader else 0,
+            workers=self.workers(),
         )
         return render(self.counters, now, self._lag.seconds, self.register.overhead_s)
 

@@ -10,7 +10,13 @@ from gateway.core.policies.base import Policy
 from gateway.core.scheduler import Scheduler
 from gateway.core.types import BackendState
 from gateway.predictor.predictor import LengthPredictor
-from gateway.telemetry.gauges import BackendGauges, Gauges, PredictorGauges, TunerGauges
+from gateway.telemetry.gauges import (
+    BackendGauges,
+    Gauges,
+    PredictorGauges,
+    TunerGauges,
+    WorkerGauges,
+)
 from gateway.tuner.tuner import Tuner
 
 SCORES = {
@@ -31,6 +37,7 @@ def gauges(
     limited: Mapping[tuple[str, str], int],
     alpha: float | None,
     reloads_refused: int,
+    workers: tuple[WorkerGauges, ...],
 ) -> Gauges:
     """Return the gateway at this instant; `tenants` are those that have a key."""
     policy = scheduler.placement.policy
@@ -47,6 +54,7 @@ def gauges(
         backends=tuple(
             _backend(name, load, policy) for name, load in sorted(scheduler.fleet.loads.items())
         ),
+        workers=workers,
         predictor=_predictor(predictor, scheduler),
         tuner=TunerGauges(
             policy=policy.name,

@@ -11,18 +11,22 @@ import uvicorn
 from gateway.cli.listening import possible_connections, server_config
 from gateway.runtime.garbage import calm
 from gateway.workers.launch import HTTP, HUB, Launch, Order, Orders, keep_saying_ready
+from gateway.workers.vitals import Vitals
 from gateway.workers.worker import Worker
 
 
 def server_of(launch: Launch) -> "WorkerServer":
     """Return the server of a worker."""
     settings, directory = launch.settings, launch.directory
-    worker = Worker(settings, directory / HUB, directory / HTTP)
+    vitals = Vitals(launch.number, launch.restarts)
+    worker = Worker(settings, directory / HUB, directory / HTTP, vitals)
     connections = possible_connections(ceil(settings.limits.max_connections / settings.workers))
     config = server_config(
         worker.app, settings, settings.host, launch.port, connections, lifespan="on"
     )
-    return WorkerServer(config, settings.hang_s)
+    server = WorkerServer(config, settings.hang_s)
+    vitals.connections = lambda: len(server.server_state.connections)
+    return server
 
 
 class WorkerServer(uvicorn.Server):

@@ -12,7 +12,13 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from gateway.telemetry.counters import Counters
-from gateway.telemetry.gauges import BackendGauges, Gauges, PredictorGauges, TunerGauges, WorkerGauges
+from gateway.telemetry.gauges import (
+    BackendGauges,
+    Gauges,
+    PredictorGauges,
+    TunerGauges,
+    WorkerGauges,
+)
 from gateway.telemetry.histogram import Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

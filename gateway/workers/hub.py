@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from gateway.core.events import (
 from gateway.core.outcomes import RejectReason
 from gateway.core.types import BackendId, InferenceRequest, RequestId
 from gateway.runtime.driver import Driver, Refused
-from gateway.workers import wire
+from gateway.telemetry.gauges import WorkerGauges
+from gateway.workers import vitals, wire
 from gateway.workers.fleet import Fleet
 from gateway.workers.link import Link
 from gateway.workers.wire import Close, Down, Fields, Message, Origin, Parted, Told, Up
@@ -49,9 +51,10 @@ class Hub:
         fleet: Callable[[], Fleet],
         suspect: Callable[[BackendId], None],
         traceparent: Callable[[RequestId], str | None] | None,
+        workers: int,
     ) -> None:
         """`suspect` hears of backends to which no connection could be made; `traceparent` says
-        below which span an attempt stands."""
+        below which span an attempt stands; `workers` is how many there should be."""
         self.driver = driver
         self.register = register
         self.tenants = tenants
@@ -60,6 +63,8 @@ class Hub:
         self.traceparent = traceparent
         self.kept = KeptIds()
         self.workers: set[_Worker] = set()
+        self.vitals = {number: WorkerGauges(number=number) for number in range(workers)}
+        """What each has told of itself, by its number."""
         self._fleet = fleet
         self._told: dict[str, Any] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,6 +94,14 @@ class Hub:
         self.workers.add(worker)
         worker.say([Down.FLEET, self._told])
 
+    def gauges(self) -> tuple[WorkerGauges, ...]:
+        """Tell how all workers are, those that should be there and are not, too."""
+        calls = {worker.number: worker.calls for worker in self.workers}
+        return tuple(
+            replace(told, in_flight=calls.get(number, 0))
+            for number, told in sorted(self.vitals.items())
+        )
+
     def _push(self) -> None:
         """Tell all workers what there is, if that is not what they were told.
 
@@ -114,8 +127,15 @@ class _Worker:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._calls: dict[RequestId, _Call] = {}
+        self.number: int | None = None
+        """Which one it is, when it has said so."""
         self.link = Link(self._hear, lambda: hub.greet(self), self._lost)
         self.say = self.link.say
+
+    @property
+    def calls(self) -> int:
+        """How many calls came by it and have not ended."""
+        return len(self._calls)
 
     def _hear(self, fields: Fields) -> None:
         try:
@@ -144,6 +164,10 @@ class _Worker:
                 hub.suspect(fields[1])
             case Up.HEARD:
                 hub.driver.feed(Heard(fields[1]))
+            case Up.VITALS:
+                told = vitals.read_told(fields)
+                self.number = told.number
+                hub.vitals[told.number] = told
             case _:
                 self._happened(wire.read_fact(fields))
 
@@ -171,6 +195,11 @@ class _Worker:
 
     def _lost(self) -> None:
         self._hub.workers.discard(self)
+        if self.number is not None:
+            left = self._hub.vitals[self.number]
+            self._hub.vitals[self.number] = WorkerGauges(
+                number=left.number, restarts=left.restarts, lag_s=left.lag_s
+            )
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.orphaned()

@@ -59,6 +59,10 @@ class Launch:
     directory: Path
     """Where the scheduler process's sockets are. Nobody else may look into it."""
     port: int
+    number: int = 0
+    """Of a worker, its place among them."""
+    restarts: int = 0
+    """How many there have been in its place before."""
 
     def packed(self) -> bytes:
         """Return it as it is sent."""

@@ -82,8 +82,12 @@ class Parent:
                 self._tasks = tasks
                 scheduler = tasks.create_task(self._keep(Role.SCHEDULER, launch))
                 launch = replace(launch, role=Role.WORKER)
-                names = [f"{Role.WORKER} {number}" for number in range(settings.workers)]
-                workers = [tasks.create_task(self._keep(name, launch)) for name in names]
+                workers = [
+                    tasks.create_task(
+                        self._keep(f"{Role.WORKER} {number}", replace(launch, number=number))
+                    )
+                    for number in range(settings.workers)
+                ]
                 log.info("%d workers at %s:%d", settings.workers, settings.host, launch.port)
                 await asyncio.wait(workers)
                 self._tell(Role.SCHEDULER, Order.STOP)
@@ -121,6 +125,7 @@ class Parent:
                 self._stop_now()
                 break
             is_first = False
+            launch = replace(launch, restarts=launch.restarts + 1)
             if self._clock.now() - began_at >= STEADY_S:
                 pause_s = FIRST_PAUSE_S
             log.warning("%s has ended (%d): another one in %g s", name, code, pause_s)

@@ -20,8 +20,10 @@ def hub_of(gateway: Gateway, settings: Settings) -> Hub:
         fleet=lambda: _fleet_of(gateway, paths),
         suspect=gateway.engines.suspect,
         traceparent=gateway.traces.traceparent,
+        workers=settings.workers,
     )
     gateway.observers.append(hub.observe)
+    gateway.workers = hub.gauges
     return hub
 
 

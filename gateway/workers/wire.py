@@ -48,6 +48,8 @@ class Up(StrEnum):
     """A call could not connect to a backend."""
     HEARD = "h"
     """A backend's streams go on."""
+    VITALS = "v"
+    """How the worker is."""
 
 
 class Down(StrEnum):

@@ -24,6 +24,7 @@ from gateway.runtime.clock import MonotonicClock
 from gateway.workers.fleet import Fleet
 from gateway.workers.proxy import Proxy
 from gateway.workers.remote import RemoteDesk
+from gateway.workers.vitals import Vitals
 from gateway.workers.wire import Up
 
 NOBODY: frozenset[BackendId] = frozenset()
@@ -32,8 +33,11 @@ NOBODY: frozenset[BackendId] = frozenset()
 class Worker:
     """One worker. `app` is what a server serves; it starts when the scheduler process is there."""
 
-    def __init__(self, settings: Settings, hub: Path, scheduler: Path) -> None:
+    def __init__(
+        self, settings: Settings, hub: Path, scheduler: Path, vitals: Vitals | None = None
+    ) -> None:
         """`hub` and `scheduler` are the Unix sockets for calls and for everything else."""
+        self._vitals = vitals or Vitals()
         self._hub = hub
         self._clock = MonotonicClock()
         self._fleet = Fleet()
@@ -80,7 +84,9 @@ class Worker:
                 self._clients.start(tasks)
                 connecting = tasks.create_task(self.desk.stay_connected(self._hub))
                 await self.desk.has_fleet.wait()
+                telling = tasks.create_task(self._vitals.keep_telling(self.desk.tell))
                 yield
+                telling.cancel()
                 connecting.cancel()
                 self._clients.stop()
         finally:

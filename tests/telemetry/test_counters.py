@@ -18,8 +18,14 @@ from gateway.core.types import (
     WorkflowKey,
 )
 from gateway.telemetry.counters import Counters
-from gateway.telemetry.gauges import BackendGauges, Gauges, PredictorGauges, TunerGauges
-from gateway.telemetry.histogram import Histogram
+from gateway.telemetry.gauges import (
+    BackendGauges,
+    Gauges,
+    PredictorGauges,
+    TunerGauges,
+    WorkerGauges,
+)
+from gateway.telemetry.histogram import SHORT, Histogram
 from gateway.telemetry.prometheus import render
 
 NOBODY = Gauges()
@@ -154,6 +160,28 @@ def test_the_gateway_at_this_instant_is_a_set_of_gauges() -> None:
     assert seen["hexsage_backend_decode_slowness_ratio", named] == 2
     breaker = {s: seen["hexsage_backend_breaker", (*named, ("state", s))] for s in BreakerState}
     assert breaker == {"open": 1, "half_open": 0, "closed": 0}
+
+
+def test_workers_are_shown_by_number_those_that_are_away_with_nothing_but_their_restarts() -> None:
+    lag_s = Histogram(SHORT)
+    lag_s.observe(0.02)
+    here = WorkerGauges(
+        number=0, is_up=True, connections=5, in_flight=2, memory_bytes=8, lag_s=lag_s
+    )
+
+    seen = samples(rendered(gauges=Gauges(workers=(here, WorkerGauges(number=1, restarts=3)))))
+
+    first, second = (("worker", "0"),), (("worker", "1"),)
+    for name, values in (
+        ("up", (1, 0)),
+        ("restarts_total", (0, 3)),
+        ("connections", (5, 0)),
+        ("requests_in_flight", (2, 0)),
+        ("resident_memory_bytes", (8, 0)),
+        ("event_loop_lag_seconds_count", (1, 0)),
+    ):
+        shown = tuple(seen[f"hexsage_worker_{name}", labels] for labels in (first, second))
+        assert shown == values, name
 
 
 def test_forecasts_and_the_tuner_are_shown() -> None:

@@ -115,6 +115,12 @@ class Tree:
         """Its metrics have this line."""
         return line in (await self.get("/metrics"))[1].splitlines()
 
+    async def sums_up(self, name: str, least: float) -> bool:
+        """All workers together have at least this much of something."""
+        lines = (await self.get("/metrics"))[1].splitlines()
+        found = [line.rpartition(" ")[2] for line in lines if line.startswith(f"hexsage_{name}{{")]
+        return sum(map(float, found)) >= least
+
     async def call(self, model: str | None = None) -> tuple[int, str | None, bytes]:
         """Make a call over a connection of its own; return status, Retry-After and body."""
         asked = {**chat(), **({"model": model} if model else {})}
@@ -220,6 +226,10 @@ async def test_when_a_worker_dies_or_hangs_nothing_of_its_calls_stays_and_others
         for stream in streams:
             await stream.read_until(frame("a"))
         assert await tree.shows("hexsage_requests_in_flight 16.0")
+        await tree.until(lambda: tree.sums_up("worker_connections", 16))
+        assert await tree.sums_up("worker_requests_in_flight", 16)
+        assert await tree.sums_up("worker_up", 2)
+        assert not await tree.sums_up("worker_restarts_total", 1)
         workers = tree.children("worker")
         assert len(workers) == 2
 
@@ -252,6 +262,9 @@ async def test_when_a_worker_dies_or_hangs_nothing_of_its_calls_stays_and_others
         assert [(await tree.call())[0] for _ in range(8)] == [200] * 8
         assert await tree.shows("hexsage_requests_in_flight 0.0")
         assert await tree.shows("hexsage_requests_queued 0.0")
+        await tree.until(lambda: tree.sums_up("worker_up", 2))
+        assert await tree.sums_up("worker_restarts_total", 1)
+        assert await tree.sums_up("worker_resident_memory_bytes", 2 * 20 << 20)
 
 
 async def _has_come_back(tree: Tree, before: set[int]) -> None:
