@@ -79,6 +79,7 @@ TESTED_ELSEWHERE = {
     "gateway/workers/proxy.py": "tests/workers/test_crowd.py",
     "gateway/workers/remote.py": "tests/workers/test_parity.py",
     "gateway/workers/scheduler.py": "tests/workers/test_crowd.py",
+    "gateway/workers/ways.py": "tests/workers/test_crowd.py",
     "gateway/workers/worker.py": "tests/workers/test_parity.py",
     "gateway/workers/child.py": "tests/workers/test_processes.py",
     "gateway/workers/launch.py": "tests/workers/test_processes.py",

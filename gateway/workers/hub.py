@@ -66,7 +66,7 @@ class Hub:
         self.vitals = {number: WorkerGauges(number=number) for number in range(workers)}
         """What each has told of itself, by its number."""
         self._fleet = fleet
-        self._told: dict[str, Any] = {}
+        self.told: dict[str, Any] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -92,7 +92,7 @@ class Hub:
         """A worker is here."""
         self._push()
         self.workers.add(worker)
-        worker.say([Down.FLEET, self._told])
+        worker.say([Down.FLEET, self.told])
 
     def gauges(self) -> tuple[WorkerGauges, ...]:
         """Tell how all workers are, those that should be there and are not, too."""
@@ -108,8 +108,8 @@ class Hub:
         At once: whoever has had a change made may come to any of them in the next moment.
         """
         told = self._fleet().model_dump(mode="json")
-        if told != self._told:
-            self._told = told
+        if told != self.told:
+            self.told = told
             for worker in self.workers:
                 worker.say([Down.FLEET, told])
                 worker.link.flush()

@@ -51,7 +51,7 @@ class RemoteDesk:
         clock: Clock,
         on_fleet: Callable[[Fleet], None],
     ) -> None:
-        """`on_fleet` is told what there is; after an OSError what it was told before holds."""
+        """`on_fleet` is told what there is."""
         self._driver = Driver(
             _Teller(self.tell),
             clients,
@@ -152,7 +152,9 @@ class RemoteDesk:
     def _hear(self, link: Link, fields: Fields) -> None:
         kind = fields[0]
         if kind == Down.FLEET:
-            self._learn(link, Fleet.model_validate(fields[1]))
+            self._on_fleet(Fleet.model_validate(fields[1]))
+            self._link = link
+            self.has_fleet.set()
         elif kind == Down.ANSWER:
             question = self._questions.get(fields[1])
             if question is not None and not question.done():
@@ -161,16 +163,6 @@ class RemoteDesk:
             run = self._driver.find(fields[1])
             if run is not None:  # else its client has left, and the scheduler will hear of it
                 self._turn(run, fields)
-
-    def _learn(self, link: Link, fleet: Fleet) -> None:
-        try:
-            self._on_fleet(fleet)
-        except OSError as error:
-            log.warning("backends: tls: %s; this worker goes on with what it knew before", error)
-            if not self.has_fleet.is_set():
-                return
-        self._link = link
-        self.has_fleet.set()
 
     def _turn(self, run: Run, fields: Fields) -> None:
         match fields[0]:

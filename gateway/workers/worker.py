@@ -1,6 +1,7 @@
 """Worker: the composition root of a process that accepts and relays, and decides nothing."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,18 +17,22 @@ from gateway.api.endpoints import ENDPOINTS, observed, passed_through
 from gateway.api.front import Front
 from gateway.api.openai import Api
 from gateway.api.tenants import EverybodyAnonymous, KeyHolders
-from gateway.clients import Clients, tls_of
+from gateway.clients import Clients
 from gateway.config.backends import BackendEntry
 from gateway.config.settings import Settings
+from gateway.config.timeouts import TimeoutsEntry
 from gateway.core.types import BackendId
 from gateway.runtime.clock import MonotonicClock
 from gateway.workers.fleet import Fleet
 from gateway.workers.proxy import Proxy
 from gateway.workers.remote import RemoteDesk
 from gateway.workers.vitals import Vitals
+from gateway.workers.ways import Ways
 from gateway.workers.wire import Up
 
 NOBODY: frozenset[BackendId] = frozenset()
+
+log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -46,8 +51,8 @@ class Worker:
         self._keys: KeyHolders | None = None
         if settings.keys_file is not None:
             self._keys = KeyHolders(allow_anonymous=settings.allow_anonymous)
-        self._clients = Clients(settings.limits, lambda name: self.desk.tell([Up.HEARD, name]))
-        self.desk = RemoteDesk(self._clients.by_name, self._clock, self._learn)
+        self.clients = Clients(settings.limits, lambda name: self.desk.tell([Up.HEARD, name]))
+        self.desk = RemoteDesk(Ways(self.clients.by_name), self._clock, self._learn)
         self._proxy = Proxy(scheduler)
         self._aliases: dict[str, str] = {}
         self._model_timeouts: dict[str, dict[str, float]] = {}
@@ -81,35 +86,28 @@ class Worker:
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._clients.start(tasks)
+                self.clients.start(tasks)
                 connecting = tasks.create_task(self.desk.stay_connected(self._hub))
                 await self.desk.has_fleet.wait()
                 telling = tasks.create_task(self._vitals.keep_telling(self.desk.tell))
                 yield
                 telling.cancel()
                 connecting.cancel()
-                self._clients.stop()
+                self.clients.stop()
         finally:
             self.desk.close()
             await self._proxy.close()
-            await self._clients.close()
+            await self.clients.close()
 
     def _learn(self, fleet: Fleet) -> None:
-        """Go by this from now on; OSError, and all is as it was, if TLS files are none here.
-
-        No `await`: a call sees the old one or the new one.
-        """
-        for entry in fleet.backends:
-            tls_of(entry.tls)
+        """Go by this from now on. No `await`: a call sees the old one or the new one."""
         old, self._fleet = self._fleet, fleet
-        entries = {entry.name: entry for entry in fleet.backends}
-        for name in self._entries.keys() - entries.keys():
-            self._clients.retire(BackendId(name))
-        for name, entry in entries.items():
-            if entry != self._entries.get(name) or fleet.timeouts != old.timeouts:
-                suspect = partial(self.desk.tell, [Up.SUSPECT, name])
-                self._clients.put(entry, fleet.timeouts, suspect)
-        self._entries = entries
+        for name in self._entries.keys() - {entry.name for entry in fleet.backends}:
+            self.clients.retire(BackendId(name))
+            del self._entries[name]
+        for entry in fleet.backends:
+            if entry != self._entries.get(entry.name) or fleet.timeouts != old.timeouts:
+                self._reach(entry, fleet.timeouts)
         self._offers = {
             path: frozenset(BackendId(name) for name in names)
             for path, names in fleet.offers.items()
@@ -123,6 +121,20 @@ class Worker:
         ):
             mine.clear()
             mine.update(theirs)  # type: ignore[arg-type]
+
+    def _reach(self, entry: BackendEntry, timeouts: TimeoutsEntry) -> None:
+        suspect = partial(self.desk.tell, [Up.SUSPECT, entry.name])
+        try:
+            self.clients.put(entry, timeouts, suspect)
+        except OSError as error:
+            log.warning(
+                "backend %s: tls: %s; this worker goes on with what it knew of it before, if "
+                "anything",
+                entry.name,
+                error,
+            )
+        else:
+            self._entries[entry.name] = entry
 
     def _models_of(self, able: frozenset[BackendId]) -> frozenset[str]:
         models = self._fleet.models

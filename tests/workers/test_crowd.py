@@ -11,7 +11,10 @@ import pytest
 
 from gateway.api.desk import Arrival
 from gateway.api.lesson import Outline
-from gateway.core.types import BackendId, RequestId, TenantId
+from gateway.clients import Clients
+from gateway.config.backends import BackendEntry
+from gateway.core.outcomes import FailureKind
+from gateway.core.types import BackendId, BackendState, RequestId, TenantId
 from gateway.keys_file import KeyEntry, hash_of, write_keys
 from gateway.workers import wire
 from gateway.workers.link import Link
@@ -174,19 +177,57 @@ async def test_a_backend_that_is_added_is_known_to_all_before_its_first_call() -
         assert (await crowd[1].post({**chat(), "model": "other"})).status == 404
 
 
-async def test_a_worker_that_cannot_read_tls_files_says_so_and_goes_on_with_what_it_knew(
+async def test_a_worker_that_cannot_read_a_backends_tls_files_says_so_and_goes_on_as_it_did(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with a_fake_backend(plain) as engine, a_crowd(engine, workers=1) as crowd:
         (end,) = crowd.scheduler.hub.workers
-        told = {"name": "e0", "url": "https://127.0.0.1:1", "gpu": "A100-80G"}
-        missing = {**told, "tls": {"ca_file": "missing.pem"}}
-        end.say([Down.FLEET, {"backends": [missing]}])
+        fleet = crowd.scheduler.hub.told
+        (e0,) = fleet["backends"]
+        missing = {**e0, "url": "https://127.0.0.1:1", "tls": {"ca_file": "missing.pem"}}
+        end.say([Down.FLEET, {**fleet, "backends": [missing], "aliases": {"alias": MODEL}}])
 
-        assert (await crowd[0].post(chat())).status == 200
+        await crowd[0].until(lambda: "backend e0: tls: " in caplog.text)
+
+        assert (await crowd[0].post({**chat(), "model": "alias"})).status == 200
         assert crowd.scheduler.hub.workers == {end}
-        (said,) = [line for line in caplog.messages if line.startswith("backends: tls: ")]
-        assert said.endswith("this worker goes on with what it knew before")
+        (said,) = [line for line in caplog.messages if line.startswith("backend e0: tls: ")]
+        assert said.endswith("this worker goes on with what it knew of it before, if anything")
+
+
+async def test_calls_for_a_backend_that_a_worker_cannot_reach_for_its_tls_files_go_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with (
+        a_fake_backend(plain) as one,
+        a_fake_backend(plain) as two,
+        a_crowd(one, policy={"name": "round_robin+fcfs"}) as crowd,
+    ):
+        crowd[0].canary = False
+        broken = crowd.workers[0]
+        put = Clients.put
+
+        def unreadable(clients: Clients, entry: BackendEntry, *rest: Any) -> None:
+            if clients is broken.clients and entry.name == "new":
+                raise FileNotFoundError(2, "No such file or directory", "missing.pem")
+            put(clients, entry, *rest)
+
+        monkeypatch.setattr(Clients, "put", unreadable)
+        wish = json.dumps({"name": "new", "url": two.url, "gpu": "A100-80G"}).encode()
+        assert (await crowd[0].request("POST", "/admin/backends", wish)).status == 201
+        loads = crowd.gateway.scheduler.fleet.loads
+        new = BackendId("new")
+        await crowd[0].until(lambda: new in loads and loads[new].state is BackendState.UP)
+
+        replies = [await crowd[0].post(chat()) for _ in range(4)]
+
+        assert [reply.status for reply in replies] == [200] * 4
+        assert (len(one.calls), len(two.calls)) == (4, 0)
+        assert crowd.gateway.counters.failures[FailureKind.CONNECT] > 0
+        assert any("this worker has no way to new" in line for line in caplog.messages)
+        assert {(await crowd[1].post(chat())).status for _ in range(4)} == {200}
+        assert two.calls
 
 
 async def test_a_call_that_was_refused_by_one_worker_keeps_its_place_at_another() -> None:
