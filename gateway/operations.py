@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from gateway.api.fleet import BadSettings
 from gateway.config.backends import BackendEntry
+from gateway.config.contradictions import given_twice
 from gateway.core.events import BackendTrusted, Event
 from gateway.core.types import BackendId
 from gateway.engines import Engines
@@ -35,6 +36,8 @@ class Operations:
             if entry.api_key_env is not None and entry.api_key_env not in known:
                 # Whoever may add backends must not be able to have any variable sent to them.
                 raise BadSettings("api_key_env: no configured backend uses this variable")
+            for (_, key), message in given_twice([*self._engines.entries.values(), entry]):
+                raise BadSettings(f"{key}: {message}")
             self._engines.put(entry)
         except ValidationError as error:
             raise BadSettings(first_mistake(error)) from None

@@ -1,6 +1,6 @@
 """What is wrong between settings that are each fine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from gateway.config.backends import BackendEntry
 from gateway.config.settings import Settings
@@ -9,7 +9,9 @@ from gateway.config.yaml_file import Location
 
 def contradictions(settings: Settings) -> list[tuple[Location, str]]:
     """Return what is wrong, and the place of each."""
-    wrong = [*_given_twice(settings.backends)]
+    wrong: list[tuple[Location, str]] = [
+        (("backends", *location), message) for location, message in given_twice(settings.backends)
+    ]
     aliases = settings.aliases
     for name, target in aliases.items():
         if target in aliases:
@@ -28,8 +30,8 @@ def contradictions(settings: Settings) -> list[tuple[Location, str]]:
     return wrong
 
 
-def _given_twice(backends: Sequence[BackendEntry]) -> Iterator[tuple[Location, str]]:
-    """Tell of names and of engines that are there more than once.
+def given_twice(backends: Iterable[BackendEntry]) -> Iterator[tuple[tuple[int, str], str]]:
+    """Tell of names and of engines that are there more than once, and of the place and the key.
 
     A server of several models, or with a limit for each key, may be several backends.
     """
@@ -39,8 +41,8 @@ def _given_twice(backends: Sequence[BackendEntry]) -> Iterator[tuple[Location, s
         url = backend.url.rstrip("/").removesuffix("/v1")
         first = engines.setdefault((url, backend.model, backend.api_key_env), backend.name)
         if backend.name in names:
-            yield ("backends", index, "name"), f"'{backend.name}' is used twice"
+            yield (index, "name"), f"'{backend.name}' is used twice"
         elif first != backend.name:
             message = f"'{backend.name}' and '{first}' are one engine: its memory would count twice"
-            yield ("backends", index, "url"), message
+            yield (index, "url"), message
         names.add(backend.name)

@@ -147,6 +147,19 @@ async def test_a_backend_that_is_none_is_refused(wish: object, status: int, told
         assert gw.gateway.operations.names() == {"e0"}
 
 
+async def test_an_engine_that_is_there_already_is_refused_as_in_the_file() -> None:
+    async with a_fake_backend(plain) as engine, a_gateway(engine) as gw:
+        again = await do(gw, "POST", "/backends", {"name": "x", "url": f"{engine.url}/v1/"})
+        other = {"name": "x", "url": engine.url, "model": "m2"}
+
+        assert (again.status, again.error["code"]) == (400, "invalid_backend")
+        assert again.error["message"] == (
+            "url: 'x' and 'e0' are one engine: its memory would count twice"
+        )
+        assert gw.gateway.operations.names() == {"e0"}
+        assert (await do(gw, "POST", "/backends", other)).status == 201
+
+
 @pytest.mark.parametrize(
     ("method", "path"),
     [
