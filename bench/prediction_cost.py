@@ -48,13 +48,14 @@ def clustered(count: int, dim: int, rng: np.random.Generator) -> Vector:
     return unit
 
 
-async def filled(samples: int, model: str = "m") -> LengthPredictor:
+async def filled(samples: int, *, is_inline: bool = True) -> LengthPredictor:
     """Return a started predictor that has seen so many short prompts end."""
-    predictor = LengthPredictor(PredictorSettings(deadline_s=60.0))
+    settings = PredictorSettings(deadline_s=60.0)
+    predictor = LengthPredictor(settings if is_inline else replace(settings, inline_s=0.0))
     predictor.start()
     rng = np.random.default_rng(3)
     for number in range(samples):
-        query = PromptQuery(model=model, prompt_tokens=32, text=text_of(32, rng))
+        query = PromptQuery(model="m", prompt_tokens=32, text=text_of(32, rng))
         predictor.observe(predictor.predict_quick(query), int(rng.lognormal(5.0, 1.0)) + 1)
         if number % 512 == 511:
             await predictor.drained()
@@ -77,7 +78,7 @@ class Latency:
 
 
 async def latency(
-    predictor: LengthPredictor, tokens: int, *, template: bool, count: int
+    predictor: LengthPredictor, tokens: int, *, template: bool, count: int, pause_s: float = 0.0
 ) -> Latency:
     """Time `predict` from call to answer, one at a time, each prompt new."""
     rng = np.random.default_rng(tokens)
@@ -88,8 +89,9 @@ async def latency(
     for number in range(count + 20):
         text = head + text_of(32 if template else tokens, rng)
         query = PromptQuery(model="m", prompt_tokens=tokens, text=text, stages=(stage,))
+        await asyncio.sleep(pause_s)
         began, worked, looped = perf_counter(), process_time(), thread_time()
-        await predictor.predict(query)
+        (await predictor.predict(query)).output  # noqa: B018  (it is worked out when looked at)
         if number >= 20:
             wall.append(perf_counter() - began)
             cpu.append(process_time() - worked)

@@ -19,10 +19,11 @@ from gateway.backends.base import Usage
 from gateway.core.lengths import LengthDistribution
 from gateway.core.types import PromptSegment, TenantId
 from gateway.predictor.prompt import query_of
-from gateway.predictor.query import Ended, Prediction, PromptQuery
+from gateway.predictor.query import Ended, PromptQuery
 from gateway.runtime.clock import Clock
 
 if TYPE_CHECKING:  # workers have no predictor, and no use for what it imports
+    from gateway.predictor.prediction import Prediction
     from gateway.predictor.predictor import LengthPredictor
 
 UPLOAD_TOKENS = 1500
@@ -127,10 +128,14 @@ class Lesson:
         self._outline = outline
         self.began_at = began_at
         self._prediction: Prediction | None = None
-        self.output = UNKNOWN
-        """How long the answer may be, the client's cap included."""
+        self._unpredicted = UNKNOWN
         ratio = school.ratios.of(outline.model)
         self.prompt_tokens = outline.prompt_tokens or estimate_tokens(outline.sketch, ratio)
+
+    @property
+    def output(self) -> LengthDistribution:
+        """How long the answer may be, the client's cap included."""
+        return self._unpredicted if self._prediction is None else self._prediction.output
 
     @property
     def further_tokens(self) -> int:
@@ -142,18 +147,16 @@ class Lesson:
         """Have the answer predicted by what is known at once; return whether to `wait` for more."""
         outline = self._outline
         if outline.query is None:
-            self.output = LengthDistribution.point(outline.output_tokens)
+            self._unpredicted = LengthDistribution.point(outline.output_tokens)
             return False
         query = replace(outline.query, prompt_tokens=self.prompt_tokens)
         self._prediction = self._school.predictor.predict_quick(query)
-        self.output = self._prediction.output
         return self._prediction.asks_more
 
     async def wait(self) -> None:
         """Wait for the best prediction that is to be had in time."""
         assert self._prediction is not None
         self._prediction = await self._school.predictor.narrowed(self._prediction)
-        self.output = self._prediction.output
 
     def prefix(self) -> tuple[PromptSegment, ...]:
         """Return what the prompt has in common with earlier ones; its tokens fit the prompt's."""

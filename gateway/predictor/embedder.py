@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from hashlib import file_digest
+from math import sqrt
 from pathlib import Path
 from typing import Protocol
 
@@ -12,11 +13,12 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from gateway.predictor.query import Vector
-from gateway.predictor.tokens import WordIds
+from gateway.predictor.tokens import Ids, WordIds
 
 DATA = Path(__file__).parent / "data"
 CUT_CHARS = 512
 """Head and tail that are embedded: the first 16-64 tokens of a prompt say as much as all of it."""
+_ONES = np.ones((1, 1024), np.int64)
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +53,20 @@ def load_embedder(choice: str | None = None) -> Embedder:
     return StaticEmbedder(DATA)
 
 
-def cut(text: str) -> str:
+def both_ends(text: str) -> str:
     """Return the head and the tail of a text, or all of it where that is shorter."""
     if len(text) > 2 * CUT_CHARS:
         text = f"{text[:CUT_CHARS]} {text[-CUT_CHARS:]}"
+    return text
+
+
+def cut(text: str) -> str:
+    """Return what is embedded of a text."""
+    ends = both_ends(text)
+    if ends.isascii():
+        return ends
     # JSON can spell half a surrogate pair, which no tokenizer takes.
-    return text.encode("utf-8", "replace").decode()
+    return ends.encode("utf-8", "replace").decode()
 
 
 class StaticEmbedder:
@@ -167,7 +177,9 @@ def _run(
     return rows
 
 
-def _padded(texts: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _padded(texts: Sequence[Sequence[int] | Ids]) -> tuple[Ids, Ids]:
+    if len(texts) == 1 and 0 < len(texts[0]) <= _ONES.shape[1]:
+        return np.asarray(texts[0], np.int64)[None], _ONES[:, : len(texts[0])]
     longest = max(1, *map(len, texts))
     ids = np.zeros((len(texts), longest), np.int64)
     mask = np.zeros_like(ids)
@@ -178,6 +190,7 @@ def _padded(texts: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[
 
 
 def _unit(rows: NDArray[np.float32]) -> Vector:
-    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
-    unit: Vector = (rows / np.maximum(norms, 1e-9)).astype(np.float32, copy=False)
-    return unit
+    """Make each row one of length one, in its place."""
+    for row in rows:  # a batch has a handful: one by one is sooner done than an axis
+        row /= np.float32(max(sqrt(float(row @ row)), 1e-9))
+    return rows

@@ -10,6 +10,7 @@ from gateway.predictor.query import Mass
 
 EDGE = np.array(EDGES)
 BUCKETS = len(EDGES) - 1
+_INNER_EDGE = EDGE[1:-1]
 WIDTH = np.diff(EDGE)
 LOG_UPPER = np.log(EDGE[1:])
 
@@ -19,7 +20,7 @@ _NORMAL = np.array([0.5 * (1 + erf(z / sqrt(2))) for z in _Z])
 
 def buckets_of(lengths: ArrayLike) -> NDArray[np.intp]:
     """Return the bucket of each length in tokens, as `lengths.bucket_of` does for one."""
-    return np.clip(np.searchsorted(EDGE, lengths, side="left") - 1, 0, BUCKETS - 1)
+    return _INNER_EDGE.searchsorted(lengths)
 
 
 def to_lengths(mass: Mass) -> LengthDistribution:

@@ -25,6 +25,8 @@ LINKS, BUILD_EFFORT, SEARCH_EFFORT = 8, 80, 96
 GRAPH_BYTES, GRAPH_ITEM_BYTES = 65_536 * 40, 8 + 4 * (2 * LINKS + 1) + 100
 """Of a graph (its locks by label), and of an element of it besides its vector."""
 BUILD_CHUNK = 256
+SCANNED = 1024
+"""Coarse vectors that are compared at a time: as floats they fit into the first caches."""
 TOKENS, IS_CUT, STAGE, GUESS, SCALE, COARSE_SCALE = range(6)
 """Columns of what is kept of a sample beside its vector: one array, so that one look fetches it."""
 FACTS = 6
@@ -41,9 +43,6 @@ class Neighbours(NamedTuple):
     def at(self, where: NDArray[np.intp]) -> "Neighbours":
         """Return those at some positions."""
         return Neighbours(self.similarity[where], self.facts[where])
-
-
-_NONE = Neighbours(np.zeros(0, np.float32), np.zeros((0, FACTS), np.float32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +92,40 @@ class _Generation:
         facts[COARSE_SCALE] = _as_bytes(self._vectors.coarse(sample.vector), self.coarse[at])
         self.size += 1
 
-    def nearest(self, vector: Vector, coarse: Vector, count: int) -> Neighbours:
-        """Return about `count` of the nearest."""
+    def candidates(self, coarse: Vector, count: int) -> NDArray[np.intp] | None:
+        """Return where about `count` of the nearest are; None: compare all, there are few."""
         if self.size <= EXACT_BELOW:
-            rows, facts = self.rows[: self.size], self.facts[: self.size]
-        else:
-            found = self._candidates(coarse, count)
-            rows, facts = self.rows[found], self.facts[found]
-        return Neighbours((rows.astype(np.float32) @ vector) * facts[:, SCALE], facts)
-
-    def _candidates(self, coarse: Vector, count: int) -> NDArray[np.intp]:
+            return None
         if self.graph is not None:
             # Of prompts that are all but alike a graph falls into parts, and too few are reached.
             with suppress(RuntimeError):
                 labels = self.graph.knn_query(coarse, k=count, num_threads=1)[0][0]
                 return np.asarray(labels, np.intp)
-        every = self.coarse[: self.size].astype(np.float32) @ coarse
+        every = np.empty(self.size, np.float32)
+        for start in range(0, self.size, SCANNED):
+            part = self.coarse[start : min(start + SCANNED, self.size)]
+            np.matmul(part.astype(np.float32), coarse, out=every[start : start + len(part)])
         every *= self.facts[: self.size, COARSE_SCALE]
-        return np.argpartition(every, -count)[-count:]
+        return every.argpartition(-count)[-count:]
+
+    def copy(self, where: NDArray[np.intp] | None, rows: NDArray[np.int8], facts: Facts) -> int:
+        """Copy the samples at some positions, or all, and return how many there were."""
+        if where is None:
+            rows[: self.size], facts[: self.size] = self.rows[: self.size], self.facts[: self.size]
+            return self.size
+        count = len(where)
+        # The mode does nothing here but that it saves a copy in between.
+        self.rows.take(where, 0, out=rows[:count], mode="clip")
+        self.facts.take(where, 0, out=facts[:count], mode="clip")
+        return count
+
+
+def _most_similar(vector: Vector, rows: NDArray[np.int8], facts: Facts, count: int) -> Neighbours:
+    similarity = (rows.astype(np.float32) @ vector) * facts[:, SCALE]
+    if len(similarity) > count:
+        where = similarity.argpartition(-count)[-count:]
+        similarity, facts = similarity.take(where), facts.take(where, 0)
+    return Neighbours(similarity, facts)
 
 
 def _as_bytes(vector: Vector, into: NDArray[np.int8]) -> float:
@@ -203,15 +218,14 @@ class History:
         coarse = self._vectors.coarse(vector)
         # Of two generations each holds about half of the nearest; a quarter to spare is enough.
         each = count if len(self.generations) == 1 else count * 3 // 4
-        parts = [part.nearest(vector, coarse, each) for part in self.generations if part.size]
-        if not parts:
-            return _NONE
-        found = parts[0]
-        if len(parts) > 1:
-            found = Neighbours(*(np.concatenate(both) for both in zip(*parts, strict=True)))
-        if len(found.similarity) <= count:
-            return found
-        return found.at(np.argpartition(found.similarity, -count)[-count:])
+        chosen = [(part, part.candidates(coarse, each)) for part in self.generations]
+        total = sum(part.size if where is None else len(where) for part, where in chosen)
+        rows = np.empty((total, self._vectors.dim), np.int8)
+        facts: Facts = np.empty((total, FACTS), np.float32)
+        start = 0
+        for part, where in chosen:
+            start += part.copy(where, rows[start:], facts[start:])
+        return _most_similar(vector, rows, facts, count)
 
     def latest(self, count: int) -> "Latest":
         """Return the latest samples, for a regression over them."""

@@ -169,5 +169,5 @@ class Learner:
         """Return p50 and p99 of what an answer took lately, on this thread."""
         if not self._durations_s:
             return 0.0, 0.0
-        p50, p99 = np.quantile(self._durations_s, (0.5, 0.99))
+        p50, p99 = np.quantile(list(self._durations_s), (0.5, 0.99))
         return float(p50), float(p99)

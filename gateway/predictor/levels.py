@@ -5,7 +5,7 @@ Owned by the event loop; an answer costs some tens of microseconds, a sample les
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, log, sqrt
 from typing import TypeVar
 
 import numpy as np
@@ -65,19 +65,32 @@ class Tally:
 class Stage:
     """The last samples of one stage of one model, and how its clients' hints fared."""
 
-    __slots__ = ("_bucket", "_cut", "_log_input", "_next", "_size", "_tokens", "_weight", "hints")
+    __slots__ = (
+        "_bucket",
+        "_cut",
+        "_cut_mass",
+        "_events",
+        "_log_input",
+        "_next",
+        "_size",
+        "_squares",
+        "_sum",
+        "_tokens",
+        "_weight",
+        "hints",
+    )
 
     def __init__(self) -> None:
-        self._allocate(RING_START)
+        self._log_input = np.zeros(RING_START, np.float32)
+        self._tokens = np.zeros(RING_START, np.float32)
+        self._weight = np.zeros(RING_START, np.float32)
+        self._bucket = np.zeros(RING_START, np.uint8)
+        self._cut = np.zeros(RING_START, np.bool_)
         self._size = self._next = 0
+        # Sums over the ring, kept with every change. Of 24-bit numbers in 53 bits they are exact.
+        self._events, self._cut_mass = np.zeros(BUCKETS), np.zeros(BUCKETS)
+        self._sum = self._squares = 0.0
         self.hints = HintTrust()
-
-    def _allocate(self, room: int) -> None:
-        self._log_input = np.zeros(room, np.float32)
-        self._tokens = np.zeros(room, np.float32)
-        self._weight = np.zeros(room, np.float32)
-        self._bucket = np.zeros(room, np.uint8)
-        self._cut = np.zeros(room, np.bool_)
 
     @property
     def samples(self) -> int:
@@ -87,17 +100,27 @@ class Stage:
     @property
     def nbytes(self) -> int:
         """Memory of the ring, in bytes."""
-        return 14 * len(self._bucket) + 600
+        return 14 * len(self._bucket) + 1600
 
     def add(self, log_input: float, tokens: float, is_cut: bool, weight: float) -> None:
         """Take in one sample, in the place of the oldest if there is no room."""
         if self._next == len(self._bucket) < RING_LIMIT:
             self._grow()
         i = self._next % len(self._bucket)
+        if self._size == len(self._bucket):
+            self._count(i, -1.0)
         self._log_input[i], self._tokens[i] = log_input, tokens
         self._bucket[i], self._cut[i], self._weight[i] = bucket_of(tokens), is_cut, weight
+        self._count(i, 1.0)
         self._next = i + 1
         self._size = max(self._size, self._next)
+
+    def _count(self, i: int, sign: float) -> None:
+        into = self._cut_mass if self._cut[i] else self._events
+        into[self._bucket[i]] += sign * float(self._weight[i])
+        tokens = float(self._tokens[i])
+        self._sum += sign * tokens
+        self._squares += sign * tokens * tokens
 
     def _grow(self) -> None:
         more = (0, len(self._bucket))
@@ -111,30 +134,37 @@ class Stage:
         """Return the stage's distribution for a prompt of that length, backed off to `parent`."""
         if self._size == 0:
             return parent
-        weight = self._weight[: self._size].astype(np.float64)
-        whole = posterior(*self._by_bucket(weight), parent, STAGE_PARENT)
+        whole = posterior(self._events, self._cut_mass, parent, STAGE_PARENT)
         if self._size < INPUT_MIN_SAMPLES:
             return whole
-        gap = (self._log_input[: self._size] - log_input) / INPUT_BANDWIDTH
-        weight *= np.exp(-0.5 * gap * gap)
+        gap = self._log_input[: self._size] - np.float32(log_input)
+        gap *= gap
+        gap *= np.float32(-0.5 / INPUT_BANDWIDTH**2)
+        weight = np.exp(gap, out=gap)
+        weight *= self._weight[: self._size]
         total = float(weight.sum())
         if total < 0.01:
             return whole
         effective = min(total**2 / float(weight @ weight), total)
-        return posterior(*self._by_bucket(weight * (effective / total)), whole, STAGE_PARENT)
+        events, cut = self._by_bucket(weight)
+        events *= effective / total
+        cut *= effective / total
+        return posterior(events, cut, whole, STAGE_PARENT)
 
-    def _by_bucket(self, weight: NDArray[np.float64]) -> tuple[Mass, Mass]:
+    def _by_bucket(self, weight: NDArray[np.float32]) -> tuple[Mass, Mass]:
         bucket, cut = self._bucket[: self._size], self._cut[: self._size]
-        none = np.zeros(BUCKETS)
         if not cut.any():
-            return none + np.bincount(bucket, weight, BUCKETS), none
-        events = np.bincount(bucket, weight * ~cut, BUCKETS)
-        return none + events, none + np.bincount(bucket, weight * cut, BUCKETS)
+            return _counted(bucket, weight), np.zeros(BUCKETS)
+        return _counted(bucket, weight * ~cut), _counted(bucket, weight * cut)
 
     def spread_tokens(self) -> tuple[float, float]:
         """Return mean and standard deviation of the kept lengths (cut ones as they are)."""
-        tokens = self._tokens[: self._size]
-        return float(tokens.mean()), float(tokens.std())
+        mean = self._sum / self._size
+        return mean, sqrt(max(self._squares / self._size - mean * mean, 0.0))
+
+
+def _counted(bucket: NDArray[np.uint8], weight: NDArray[np.float32]) -> Mass:
+    return np.asarray(np.bincount(bucket, weight, BUCKETS), np.float64)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,9 @@
-"""Owner: the one thread that owns the learner, fed by the event loop through bounded queues."""
+"""Owner: the thread that owns the learner, fed by the event loop through bounded queues.
+
+While it has nothing to do the event loop borrows the learner for one answer: waking the thread and
+being woken by it would take about as long as a third of the answer, and mostly the loop would wait
+for the interpreter lock meanwhile.
+"""
 
 import asyncio
 import logging
@@ -6,9 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import inf
 from queue import Empty, SimpleQueue
-from threading import Thread
-from time import perf_counter
+from threading import Lock, Thread
+from time import perf_counter, thread_time
 
 from gateway.predictor.chore import Chore
 from gateway.predictor.learner import Learner, Numbers
@@ -18,10 +24,15 @@ MAX_ASKS = 64
 """More could not be answered within any useful deadline."""
 MAX_OUTCOMES = 4096
 BATCH = 8
+INLINE_S = 0.001
+"""Answers that lately took more CPU than this are not worked out on the event loop."""
+NEWEST_SHARE = 0.1
+"""Of the newest answer in what an answer takes."""
 PUBLISH_EVERY_S = 1.0
 
 Answer = tuple[Mass, Level] | None
 Reply = asyncio.Future[Answer]
+Answered = tuple[Reply, Answer]
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +49,16 @@ class Published:
 
 
 class Owner:
-    """Answers before it learns, learns before it restores; never blocks its callers."""
+    """Answers before it learns, learns before it restores; its callers wait for no queue."""
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: Learner, inline_s: float = INLINE_S) -> None:
         self._learner = learner
+        self._inline_s = inline_s
+        # Held by whoever uses the learner. The event loop never waits for it.
+        self._use = Lock()
+        self._answer_s = inf
+        """CPU time of an answer, of late."""
+        self._may_inline = True
         self._asks: deque[tuple[Ticket, Reply]] = deque()
         self._outcomes: deque[tuple[Ticket, float, Ended]] = deque()
         self._calls: deque[Callable[[], None]] = deque()
@@ -74,13 +91,31 @@ class Owner:
         self._helper.shutdown(wait=True, cancel_futures=True)
 
     def ask(self, ticket: Ticket) -> Reply | None:
-        """Ask for levels 4-5; None: too many are waiting. On an event loop."""
+        """Ask for levels 4-5; None: too many are waiting. On an event loop.
+
+        The reply is there at once where the answer is a quick one and the learner is free.
+        """
         if len(self._asks) >= MAX_ASKS or self._is_closing:
             return None
-        reply: Reply = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        reply: Reply = loop.create_future()
+        if self._may_inline and self._answer_s < self._inline_s and self._use.acquire(False):
+            # One in a turn of the loop: more in a row would be a stall.
+            self._may_inline = False
+            loop.call_soon(self._begin_turn)
+            try:
+                self._answer([(ticket, reply)], _set_results)
+            except Exception:  # one bad call must not end its request
+                log.exception("the length predictor stumbled")
+            finally:
+                self._use.release()
+            return reply
         self._asks.append((ticket, reply))
         self._tokens.put(None)
         return reply
+
+    def _begin_turn(self) -> None:
+        self._may_inline = True
 
     def tell(self, ticket: Ticket, tokens: float, ended: Ended) -> bool:
         """Report an outcome; false: it is dropped, too many are waiting."""
@@ -113,14 +148,19 @@ class Owner:
     def _step(self) -> None:
         """Do the most urgent thing, or wait for one."""
         if self._asks:
-            self._answer()
+            with self._use:
+                self._answer_batch()
         elif self._calls:
-            self._calls.popleft()()
+            with self._use:
+                self._calls.popleft()()
         elif self._outcomes:
             self._has_news = True
-            self._hand_over(self._learner.learn(*self._outcomes.popleft()))
+            with self._use:
+                chore = self._learner.learn(*self._outcomes.popleft())
+            self._hand_over(chore)
         elif self._is_restoring:
-            self._is_restoring, chore = self._learner.restore_one()
+            with self._use:
+                self._is_restoring, chore = self._learner.restore_one()
             self._has_news = True
             self._hand_over(chore)
         elif self._idle and not self._chores:
@@ -139,17 +179,25 @@ class Owner:
         except Empty:
             pass
 
-    def _answer(self) -> None:
+    def _answer_batch(self) -> None:
         batch = [self._asks.popleft() for _ in range(min(BATCH, len(self._asks)))]
         # A late one is not embedded here either: that is done when its outcome comes.
         waiting = [(ticket, reply) for ticket, reply in batch if not reply.done()]
-        if not waiting:
-            return
+        if waiting:
+            self._answer(waiting, _deliver)
+
+    def _answer(
+        self, waiting: list[tuple[Ticket, Reply]], deliver: Callable[[list[Answered]], None]
+    ) -> None:
         answers: list[Answer] = [None] * len(waiting)
+        began_s = thread_time()
         try:
             answers = self._learner.answer([ticket for ticket, _ in waiting])
         finally:
-            _deliver([(reply, answer) for (_, reply), answer in zip(waiting, answers, strict=True)])
+            took_s = (thread_time() - began_s) / len(waiting)
+            kept_s = took_s if self._answer_s == inf else self._answer_s
+            self._answer_s = kept_s + NEWEST_SHARE * (took_s - kept_s)
+            deliver([(reply, answer) for (_, reply), answer in zip(waiting, answers, strict=True)])
 
     def _hand_over(self, chore: Chore | None) -> None:
         if chore is None:
@@ -181,15 +229,15 @@ class Owner:
         self._has_news, self._published_at = False, perf_counter()
 
 
-def _deliver(answers: list[tuple[Reply, Answer]]) -> None:
+def _deliver(answers: list[Answered]) -> None:
     """Set results on the loop they belong to."""
-
-    def set_results() -> None:
-        for reply, answer in answers:
-            if not reply.done():
-                reply.set_result(answer)
-
     try:
-        answers[0][0].get_loop().call_soon_threadsafe(set_results)
+        answers[0][0].get_loop().call_soon_threadsafe(_set_results, answers)
     except RuntimeError:
         log.debug("an answer came after its event loop had closed")
+
+
+def _set_results(answers: list[Answered]) -> None:
+    for reply, answer in answers:
+        if not reply.done():
+            reply.set_result(answer)

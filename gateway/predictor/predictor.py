@@ -3,19 +3,19 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.predictor.embedder import Embedder, load_embedder
 from gateway.predictor.hints import HintTrust
-from gateway.predictor.histograms import longest_of, to_lengths
 from gateway.predictor.history import Histories
 from gateway.predictor.journal import Journal
 from gateway.predictor.learner import Learner, Numbers
 from gateway.predictor.levels import Levels, Stage
-from gateway.predictor.owner import Owner, Reply
+from gateway.predictor.owner import INLINE_S, Answer, Owner, Reply
+from gateway.predictor.prediction import Prediction
 from gateway.predictor.prompt import bounded
-from gateway.predictor.query import Ended, Level, Mass, Prediction, PromptQuery, Ticket
+from gateway.predictor.query import Ended, Level, Mass, PromptQuery, Ticket
 from gateway.predictor.repeats import Repeats, key_of
 from gateway.predictor.similar import Similar
 from gateway.predictor.vectors import Vectors
@@ -42,6 +42,8 @@ class PredictorSettings:
     """False: levels 0-3 only; no thread, no model, no journal."""
     deadline_s: float = 0.002
     """How long a call waits for levels 4-5 before the stage level answers."""
+    inline_s: float = INLINE_S
+    """CPU time up to which an answer is worked out on the event loop; 0: always on the thread."""
     window: int = 10_000
     """Samples kept for each model's search."""
     max_models: int = 8
@@ -112,7 +114,8 @@ class LengthPredictor:
         # Stage rings, caches and regressions have bounds of their own, which are set aside here.
         left = settings.max_bytes - vectors.nbytes - 12_000_000
         histories = Histories(vectors, settings.window, settings.max_models, max(left, 4_000_000))
-        return Owner(Learner(Similar(vectors, histories), self._journal, settings.seed))
+        learner = Learner(Similar(vectors, histories), self._journal, settings.seed)
+        return Owner(learner, settings.inline_s)
 
     def start(self) -> None:
         """Read what an earlier process learned, and start the thread."""
@@ -143,12 +146,7 @@ class LengthPredictor:
             quick.ticket.text = ""
             return quick
         self._counts["asked"] += 1
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._settings.deadline_s, self._give_up, reply)
-        try:
-            answer = await reply
-        finally:
-            timer.cancel()
+        answer = reply.result() if reply.done() else await self._in_time(reply)
         best = quick
         if answer is not None:
             ticket = quick.ticket
@@ -157,6 +155,14 @@ class LengthPredictor:
             best = self._finish(ticket, asks_more=False)
         self._repeats.remember(best)
         return best
+
+    async def _in_time(self, reply: Reply) -> Answer:
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._settings.deadline_s, self._give_up, reply)
+        try:
+            return await reply
+        finally:
+            timer.cancel()
 
     def _give_up(self, reply: Reply) -> None:
         if not reply.done():
@@ -179,7 +185,7 @@ class LengthPredictor:
         if is_narrow and query.text:
             self._counts["narrow"] += 1
         ticket = Ticket(
-            query=replace(query, text="", stages=(stage,)),
+            query=_without_text(query, stage),
             stage=stage,
             stage_mass=answer.mass,
             level=answer.level,
@@ -194,21 +200,11 @@ class LengthPredictor:
         return prediction
 
     def _finish(self, ticket: Ticket, *, asks_more: bool) -> Prediction:
-        query, mass = ticket.query, ticket.mass
+        mass, hint_tokens = ticket.mass, ticket.query.hint_tokens
         self._by_level[ticket.level] += 1
-        if query.hint_tokens is not None:
-            mass = self._with_hint(ticket, query.hint_tokens)
-        one = to_lengths(mass)
-        longest = one if query.n == 1 else to_lengths(longest_of(mass, query.n))
-        if query.max_tokens is not None:
-            one, longest = one.capped(query.max_tokens), longest.capped(query.max_tokens)
-        return Prediction(
-            output=longest,
-            work_tokens=query.n * one.mean_tokens,
-            level=ticket.level,
-            asks_more=asks_more,
-            ticket=ticket,
-        )
+        if hint_tokens is not None:
+            mass = self._with_hint(ticket, hint_tokens)
+        return Prediction(mass=mass, level=ticket.level, asks_more=asks_more, ticket=ticket)
 
     def observe(
         self,
@@ -315,6 +311,17 @@ class LengthPredictor:
                     1.0,
                 )
                 self._seen[(record.model, record.stage)] = SEEN_OFTEN
+
+
+def _without_text(query: PromptQuery, stage: str) -> PromptQuery:
+    return PromptQuery(
+        model=query.model,
+        prompt_tokens=query.prompt_tokens,
+        stages=(stage,),
+        max_tokens=query.max_tokens,
+        n=query.n,
+        hint_tokens=query.hint_tokens,
+    )
 
 
 def _is_narrow(stage: Stage) -> bool:

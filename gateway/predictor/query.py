@@ -1,12 +1,10 @@
-"""What is asked of the predictor, and what it answers."""
+"""What is asked of the predictor, and what it remembers of it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
-
-from gateway.core.lengths import LengthDistribution
 
 Vector = NDArray[np.float32]
 Mass = NDArray[np.float64]
@@ -84,17 +82,3 @@ class Ticket:
     repeats: int = 0
     repeats_log_mean: float = 0.0
     guess: float = float("nan")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """A forecast, and the handle by which its outcome is reported."""
-
-    output: LengthDistribution
-    """Tokens until the call ends: of the longest of n choices, capped by max_tokens."""
-    work_tokens: float
-    """Expected tokens over all n choices."""
-    level: Level
-    asks_more: bool
-    """Levels 4-5 could narrow it: the stage is wide and the history is large enough."""
-    ticket: Ticket = field(repr=False, compare=False)

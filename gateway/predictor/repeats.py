@@ -8,7 +8,8 @@ the same forecast. Their lengths still count in the statistics of their stage.
 from collections import OrderedDict
 from dataclasses import replace
 
-from gateway.predictor.query import Prediction, PromptQuery
+from gateway.predictor.prediction import Prediction
+from gateway.predictor.query import PromptQuery
 
 FAMILIAR_AFTER = 8
 """Uses that are predicted in full before any is answered from memory."""

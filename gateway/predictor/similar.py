@@ -209,24 +209,29 @@ class _Tally:
         if not len(facts):
             return
         width = SIMILARITY_WIDTH
-        log_weight = np.zeros(len(facts), np.float32)
         tokens = facts[:, TOKENS]
+        log_weight = np.minimum(found.similarity, 1.0)
+        log_weight -= np.float32(1.0)
         if own_guess == own_guess:  # not NaN
             width = GUIDED_SIMILARITY_WIDTH
             gap = np.float32(own_guess) - facts[:, GUESS]
-            gap[np.isnan(gap)] = 0.0
-            log_weight = gap * gap * np.float32(-0.5 / GUESS_WIDTH**2)
-            tokens = tokens * np.exp(np.float32(GUESS_SHIFT) * np.clip(gap, -2.0, 2.0))
-        log_weight += (np.minimum(found.similarity, 1.0) - 1.0) / np.float32(width)
-        weight = np.exp(log_weight).astype(np.float64) * scale
-        weight[facts[:, STAGE] != stage] *= OTHER_STAGE
-        bucket = buckets_of(tokens * stretch)
-        is_cut = facts[:, IS_CUT] > 0
+            gap[gap != gap] = 0.0  # those that came before there were guesses
+            # Where the guesses are so far apart that the length is absurd, the weight is nothing.
+            tokens = tokens * np.exp(gap * np.float32(GUESS_SHIFT))
+            gap *= gap
+            gap *= np.float32(-0.5 * width / GUESS_WIDTH**2)
+            log_weight += gap
+        log_weight *= np.float32(1.0 / width)
+        weight = np.exp(log_weight, out=log_weight)
+        weight[facts[:, STAGE] != stage] *= np.float32(OTHER_STAGE)
+        if scale != 1.0:
+            weight *= np.float32(scale)
+        bucket = buckets_of(tokens if stretch == 1.0 else tokens * np.float32(stretch))
+        events, is_cut = weight, facts[:, IS_CUT]
         if is_cut.any():
             self._cut += np.bincount(bucket, weight * is_cut, BUCKETS)
-            self._events += np.bincount(bucket, weight * ~is_cut, BUCKETS)
-        else:
-            self._events += np.bincount(bucket, weight, BUCKETS)
+            events = weight * (1 - is_cut)
+        self._events += np.bincount(bucket, events, BUCKETS)
         self._total += float(weight.sum())
         self._square += float(weight @ weight)
         self.count += len(facts)
@@ -241,9 +246,9 @@ class _Tally:
 
 def _apart(found: Neighbours, stage: int) -> tuple[Neighbours | None, Neighbours]:
     """Return the repeats of the prompt, if there are any, and the rest."""
-    near = found.similarity > SAME_COSINE
-    if not near.any():
+    if not len(found.similarity) or found.similarity.max() <= SAME_COSINE:
         return None, found
+    near = found.similarity > SAME_COSINE
     near &= found.facts[:, STAGE] == stage
     where = np.flatnonzero(near)
     if not len(where):

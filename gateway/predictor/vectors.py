@@ -7,7 +7,7 @@ from math import log1p, sqrt
 
 import numpy as np
 
-from gateway.predictor.embedder import Embedder, cut
+from gateway.predictor.embedder import Embedder, both_ends
 from gateway.predictor.query import Vector
 from gateway.predictor.templates import Templates
 
@@ -35,7 +35,7 @@ def features(text: str) -> list[float]:
         (log1p(sample.count(" ") * scale + lines + 1) - 3.1) / 0.9,
         (log1p(lines) - 0.4) / 0.7,
         1.0 if text[-64:].rstrip().endswith("?") else -0.7,
-        1.5 if _DIGIT.search(cut(text)) else -0.5,
+        1.5 if _DIGIT.search(both_ends(text)) else -0.5,
     )
     return [min(max(value, -3.0), 3.0) for value in raw]
 
@@ -61,37 +61,39 @@ class Vectors:
     def of(self, prompts: Sequence[tuple[str, str]]) -> list[Vector]:
         """Return the rows of (stage, text) pairs; what is not cached is embedded in one go."""
         keys = [(stage, hash(text)) for stage, text in prompts]
-        found = [self._cached.get(key) for key in keys]
-        new = [i for i, row in enumerate(found) if row is None]
+        new = [i for i, key in enumerate(keys) if key not in self._cached]
         if new:
             texts = [self._templates.strip(*prompts[i]) for i in new]
             for i, text, row in zip(new, texts, self._embedder.embed(texts), strict=True):
-                self._cached[keys[i]] = found[i] = _joined(row, features(text))
+                self._cached[keys[i]] = _joined(row, features(text))
+        found = []
         for key in keys:
             self._cached.move_to_end(key)
+            found.append(self._cached[key])
         while len(self._cached) > MAX_CACHED:
             self._cached.popitem(last=False)
-        return [row for row in found if row is not None]
+        return found
 
     def coarse(self, row: Vector) -> Vector:
         """Return the short row by which candidates are found, of length one again."""
         dim, kept = self._embedder.dim, self._embedder.coarse
         if kept == dim:
             return row
-        head, text, rest = row[:kept], row[:dim], row[dim:]
-        squares = float(head @ head)
-        # The features keep the weight against the text that they have in the whole row.
-        scale = sqrt(squares / max(float(text @ text), 1e-12))
-        short: Vector = np.empty(kept + len(rest), np.float32)
+        head, rest = row[:kept], row[dim:]
+        # The features keep the weight against the text that they have in the whole row: theirs
+        # stays as it is, and the text's leading part gets the length that all of the text had.
+        text = max(1.0 - float(rest @ rest), 1e-12)
+        short: Vector = np.empty(kept + FEATURES, np.float32)
         short[:kept] = head
+        short[:kept] *= np.float32(sqrt(text / max(float(head @ head), 1e-18)))
         short[kept:] = rest
-        short[kept:] *= np.float32(scale)
-        short /= np.float32(max(sqrt(squares + scale**2 * float(rest @ rest)), 1e-9))
         return short
 
 
 def _joined(row: Vector, extra: list[float]) -> Vector:
     weight = FEATURE_WEIGHT / sqrt(FEATURES)
-    joined: Vector = np.concatenate((row, np.array(extra, np.float32) * np.float32(weight)))
-    joined /= np.float32(max(sqrt(float(joined @ joined)), 1e-9))
+    length = sqrt(1.0 + weight**2 * sum(value * value for value in extra))
+    joined: Vector = np.empty(len(row) + FEATURES, np.float32)
+    np.divide(row, np.float32(length), out=joined[: len(row)])
+    joined[len(row) :] = [value * weight / length for value in extra]
     return joined

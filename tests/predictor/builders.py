@@ -5,8 +5,9 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
+from gateway.predictor.prediction import Prediction
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
-from gateway.predictor.query import Level, Prediction, PromptQuery, Ticket, Vector
+from gateway.predictor.query import Level, PromptQuery, Ticket, Vector
 
 PATIENT = PredictorSettings(deadline_s=30.0)
 

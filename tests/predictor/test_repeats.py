@@ -1,7 +1,8 @@
 """Prompts that come word for word: when they are answered from memory, and how often not."""
 
+from gateway.predictor.prediction import Prediction
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
-from gateway.predictor.query import Prediction, PromptQuery
+from gateway.predictor.query import PromptQuery
 from gateway.predictor.repeats import FAMILIAR_AFTER, MAX_PROMPTS, ONE_IN, Repeats, key_of
 from tests.predictor.builders import a_query
 
@@ -39,7 +40,7 @@ def test_an_echo_is_the_latest_full_forecast() -> None:
     echo = repeats.echo(7)
 
     assert echo is not None
-    assert echo.output is latest.output
+    assert echo.output == latest.output
     assert echo.ticket.is_echo
     assert not latest.ticket.is_echo
 
