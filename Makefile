@@ -62,7 +62,7 @@ serve: $(STAMP)
 	$(BIN)/hexsage serve --config backends.yaml
 
 bench: $(STAMP)  ## the scheduling table, on recorded traces where they are present
-	$(BIN)/python bench/scheduling.py
+	$(BIN)/python -m bench.scheduling
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-report

@@ -1,7 +1,7 @@
 """What a request costs, the gateway and its peers side by side in one run.
 
-    python bench/data_plane.py --install-peers     # once: peers that package indexes have
-    python bench/data_plane.py --peers all --rounds 5 --json run.json
+    python -m bench.data_plane --install-peers     # once: peers that package indexes have
+    python -m bench.data_plane --peers all --rounds 5 --json run.json
 
 A backend and a load client in C (`data_plane_rig.c`, compiled here) have one core, whatever is
 measured has another. In each round every case is run before every target, in an order that rotates:
@@ -18,10 +18,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_plane_load import CASES, FOR_SLOW, Case, Rig, RigError
-from data_plane_memory import measure_memory
-from data_plane_report import Line, report
-from data_plane_targets import PACKAGES, PEERS, Place, Target, hexsage, peer
+from bench.data_plane_load import CASES, FOR_SLOW, Case, Rig, RigError
+from bench.data_plane_memory import measure_memory
+from bench.data_plane_report import Line, report
+from bench.data_plane_targets import PACKAGES, PEERS, Place, Target, hexsage, peer
 
 PEERS_FOLDER = Path(__file__).parent.parent / ".venv-peers"
 LAG_REQUESTS = 4_000
@@ -86,7 +86,7 @@ def _install(folder: Path) -> int:
         print(f"{name}: {' '.join(packages)}", flush=True)
         home = folder / name
         subprocess.run([sys.executable, "-m", "venv", home], check=True)
-        pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet"]
+        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
         if subprocess.run([*pip, "--only-binary", ":all:", *packages], check=False).returncode:
             print(f"{name} is not for this Python; make {home} with another one", file=sys.stderr)
     print("nginx and haproxy come from the system's packages")

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_plane_processes import Process
-from data_plane_targets import Target, free_port
+from bench.data_plane_processes import Process
+from bench.data_plane_targets import Target, free_port
 
 SEEN_PROMPTS = 64
 READY_S = 120.0

@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from data_plane_load import CASES, SEEN_PROMPTS, Rig, RigError, fetch
-from data_plane_targets import Place, hexsage
+from bench.data_plane_load import CASES, SEEN_PROMPTS, Rig, RigError, fetch
+from bench.data_plane_targets import Place, hexsage
 
 QUEUED = 4_000
 """Enough to tell what each weighs; more come in faster than a busy machine takes them."""

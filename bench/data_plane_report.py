@@ -20,7 +20,7 @@ def report(
 ) -> str:
     """Return everything as Markdown."""
     day = datetime.now(UTC).date().isoformat()
-    command = " ".join(["python bench/data_plane.py", *arguments])
+    command = " ".join(["python -m bench.data_plane", *arguments])
     parts = [
         f"`{command}`, {day}, HexSage {__version__} ({form()}), "
         f"Python {platform.python_version()}, {_processor()}; "

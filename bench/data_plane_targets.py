@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_plane_processes import Process
+from bench.data_plane_processes import Process
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "sglang-router": ("sglang-router==0.3.2",),

@@ -17,6 +17,7 @@ from statistics import median, quantiles
 from time import perf_counter, process_time
 
 from gateway import __version__
+from gateway.core.commands import Start
 from gateway.core.events import Arrived, Finished
 from gateway.core.lengths import PRIOR
 from gateway.core.policies import PolicySettings, policy_from_name
@@ -73,7 +74,7 @@ def decision_ms(backends: int, queued: int, policy: str) -> tuple[int, list[floa
         number += 1
         now += 0.001
         for command in scheduler.handle(Arrived(_request(number)), now):
-            if hasattr(command, "decision"):
+            if isinstance(command, Start):
                 running.append(command.request_id)
 
     filled_by = process_time() + FILL_S
@@ -90,7 +91,7 @@ def decision_ms(backends: int, queued: int, policy: str) -> tuple[int, list[floa
         start = process_time()
         commands = scheduler.handle(Finished(ended, 100), now)
         endings.append((process_time() - start) * 1000)
-        running += [c.request_id for c in commands if hasattr(c, "decision")]
+        running += [c.request_id for c in commands if isinstance(c, Start)]
     return waiting, arrivals, endings
 
 

@@ -1,7 +1,7 @@
 """What `observe_progress` costs and buys.
 
-    python bench/observed.py             # CPU of the gateway, live, before an emulated vLLM
-    python bench/observed.py --gain      # latency, simulated
+    python -m bench.observed             # CPU of the gateway, live, before an emulated vLLM
+    python -m bench.observed --gain      # latency, simulated
 
 Cost: one gateway, blocks of calls that are asked for whole and of calls that are put together, by
 turns; ratios are of neighbouring blocks. Gain: the same arrivals with a scheduler that hears of
@@ -25,11 +25,8 @@ from random import Random
 
 import aiohttp
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from data_plane_processes import Process
-from scheduling_rig import FLEETS, Bench
-
+from bench.data_plane_processes import Process
+from bench.scheduling_rig import FLEETS, Bench
 from gateway.sim.experiment import Workload
 from gateway.sim.scorecard import Scorecard, bootstrap_ratio
 from loadgen.workloads.text2sql import text2sql

@@ -1,8 +1,8 @@
 """Measure the length predictor and write the table: quality, latency, stall, memory, soak.
 
     export OPENBLAS_NUM_THREADS=1               # as in the gateway
-    python bench/prediction.py --alpaca FOLDER --hexgen FOLDER --out docs/benchmarks/prediction.md
-    python bench/prediction.py                          # the small made-up set, a minute
+    python -m bench.prediction --alpaca FOLDER --hexgen FOLDER --out docs/benchmarks/prediction.md
+    python -m bench.prediction                          # the small made-up set, a minute
 
 `FOLDER/lengths.json` of alpaca: {"prompts": [...], "output_tokens": {model: [...]}}, counted from
 tatsu-lab/alpaca_eval (CC BY-NC 4.0, so not in this repository). `FOLDER/input_file_*.json` of
@@ -19,9 +19,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import prediction_cost as cost
-import prediction_quality as quality
-from prediction_quality import Score, mean_of
+
+from bench import prediction_cost as cost
+from bench import prediction_quality as quality
+from bench.prediction_quality import Score, mean_of
 
 MADE_UP = Path(__file__).parent / "prediction_data"
 STUDIED = (
@@ -85,7 +86,7 @@ def heading(arguments: Sequence[str]) -> str:
     shown = " ".join(Path(a).name if "/" in a else a for a in arguments)
     return f"""# Length prediction, measured
 
-`python bench/prediction.py {shown}`: CPython {platform.python_version()}, {versions};
+`python -m bench.prediction {shown}`: CPython {platform.python_version()}, {versions};
 {os.cpu_count()} virtual CPUs that other work shared (load average {os.getloadavg()[0]:.1f} at the
 start). Read `min` as a quiet core and `CPU` as the work done; `p50` has the others' noise in it.
 Seeds: splits 1000 + number, everything else fixed in the script.

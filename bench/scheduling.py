@@ -1,7 +1,7 @@
 """The scheduling table: every policy on paired arrivals, in simulation. Not a GPU measurement.
 
-    python bench/scheduling.py                      # everything; about half an hour on two cores
-    python bench/scheduling.py --only grid --seeds 3 --write docs/benchmarks/scheduling.md
+    python -m bench.scheduling                      # everything; about half an hour on two cores
+    python -m bench.scheduling --only grid --seeds 3 --write docs/benchmarks/scheduling.md
 
 Recorded traces are read from `../shared/traces` (or --traces DIR) where they are; without them the
 built-in workloads stand in, and the report says so.
@@ -14,9 +14,8 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from scheduling_rig import FIRST_SEED, Bench, load_workloads
-from scheduling_sections import SECTIONS
-
+from bench.scheduling_rig import FIRST_SEED, Bench, load_workloads
+from bench.scheduling_sections import SECTIONS
 from gateway import __version__
 
 
@@ -40,7 +39,7 @@ def main() -> int:
             f"Simulated, not measured on GPUs. HexSage {__version__}, Python "
             f"{platform.python_version()}; workload: {source}, {len(workloads)} x "
             f"{arguments.seeds} seeds from {FIRST_SEED}, 300 workflows a run. Command: "
-            f"`python bench/scheduling.py {' '.join(sys.argv[1:])}`"
+            f"`python -m bench.scheduling {' '.join(sys.argv[1:])}`"
         )
         bench.say()
         for name in arguments.only or SECTIONS:

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from scheduling_rig import FLEETS, JSQ, POLICIES, RR, WJSQ, Bench, p95, ratio
-
+from bench.scheduling_rig import FLEETS, JSQ, POLICIES, RR, WJSQ, Bench, p95, ratio
 from gateway.core.profiles import GpuProfile
 from gateway.sim.experiment import (
     DEADLINE_SCALE,

@@ -1,6 +1,6 @@
 """What several workers bring: one process and `--workers N` in one run, over all cores.
 
-    python bench/workers.py --workers 2 --rounds 5
+    python -m bench.workers --workers 2 --rounds 5
 
 Gateway, load client and backend (both in C, compiled here) share all cores of the machine, so the
 throughput of a gateway of several processes ends where the machine is full: the table says how full
@@ -17,9 +17,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from data_plane_load import SEEN_PROMPTS, Case, Rig
-from data_plane_processes import Process
-from data_plane_targets import Place, Target, hexsage
+from bench.data_plane_load import SEEN_PROMPTS, Case, Rig
+from bench.data_plane_processes import Process
+from bench.data_plane_targets import Place, Target, hexsage
 
 CASES: Mapping[str, Case] = {
     "plain-1": Case(requests=500, options={"connections": 1}),

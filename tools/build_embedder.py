@@ -174,7 +174,8 @@ def principal(rows: Array, dim: int) -> Array:
     values, axes = np.linalg.eigh(centred.T @ centred)
     axes = axes[:, np.argsort(values)[::-1][:dim]]
     axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(dim)])
-    return (centred @ axes).astype(np.float32)
+    shortened: Array = (centred @ axes).astype(np.float32)
+    return shortened
 
 
 def token_table(rows: Array, vocabulary: dict[str, int]) -> Array:
@@ -196,7 +197,8 @@ def centre_of(table: Array, tokenizer: Tokenizer) -> Array:
         [table[tokenizer.encode(p, add_special_tokens=False).ids].mean(axis=0) for p in prompts]
     )
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return unit.mean(axis=0).astype(np.float32)
+    mean: Array = unit.mean(axis=0).astype(np.float32)
+    return mean
 
 
 def static_model(table: Array, centre: Array) -> onnx.ModelProto:
