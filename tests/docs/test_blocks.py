@@ -39,7 +39,7 @@ REASONS = {
     "systemctl": "there is no systemd here; tests/deploy/test_systemd.py",
     "export OPENBLAS_NUM_THREADS": "belongs to a bench",
     "python -m examples.text2sql": "tests/examples/ runs the agent",
-    "python bench/": "a bench takes minutes to hours; tests/bench/ runs their parts",
+    "python -m bench.": "a bench takes minutes to hours",
 }
 """Commands that are not run here, by how they begin, and why."""
 
