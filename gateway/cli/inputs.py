@@ -1,8 +1,10 @@
 """What the commands read from the command line: traces, fleets, policies, mishaps."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -234,6 +236,18 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--weight-bits", type=positive_int, metavar="BITS", help="with --model-size-b (default 16)")
     add("--workers", type=positive_int, metavar="N", help="processes (default: one a core)")
+    add(
+        "--cv",
+        type=positive,
+        default=1.0,
+        metavar="CV",
+        help="coefficient of variation of the gaps between arrivals; 1 is Poisson (default)",
+    )
+
+
+def pool_of(workers: int | None) -> ProcessPoolExecutor:
+    """Return so many processes to simulate in; None: one a core."""
+    return ProcessPoolExecutor(workers or os.cpu_count() or 1)
 
 
 def alone(

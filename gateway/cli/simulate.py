@@ -2,10 +2,8 @@
 
 import argparse
 import json
-import os
 import shlex
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -65,13 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seeds", type=inputs.positive_int, default=5, metavar="N", help="runs of each (default 5)"
     )
     add(
-        "--cv",
-        type=inputs.positive,
-        default=1.0,
-        metavar="CV",
-        help="coefficient of variation of the gaps between arrivals; 1 is Poisson (default)",
-    )
-    add(
         "--count",
         type=inputs.positive_int,
         default=300,
@@ -119,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         plan = _plan(arguments)
     except UsageError as error:
         return inputs.complain(error)
-    with ProcessPoolExecutor(arguments.workers or os.cpu_count() or 1) as pool:
+    with inputs.pool_of(arguments.workers) as pool:
         cards = measure_all(plan.cells(), pool)
     rows = plan.rows(cards)
     # What goes to standard output must stand there alone.

@@ -2,9 +2,7 @@
 
 import argparse
 import json
-import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import partial
 
@@ -65,13 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="arrival rate over the fleet's capacity (default: %(default)s)",
     )
     add(
-        "--cv",
-        type=inputs.positive,
-        default=1.0,
-        metavar="CV",
-        help="coefficient of variation of the gaps between arrivals; 1 is Poisson (default)",
-    )
-    add(
         "--count",
         type=inputs.positive_int,
         default=300,
@@ -94,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         plan = _plan(arguments)
     except UsageError as error:
         return inputs.complain(error)
-    with ProcessPoolExecutor(arguments.workers or os.cpu_count() or 1) as pool:
+    with inputs.pool_of(arguments.workers) as pool:
         finding = search(plan, partial(measure_all, pool=pool))
     _print(finding, Console())
     if arguments.json is not None:

@@ -311,8 +311,7 @@ def serving(gateway: Gateway) -> AbstractAsyncContextManager[int]:
     return serving_app(gateway.app)
 
 
-@asynccontextmanager
-async def serving_app(app: ASGIApp, path: Path | None = None) -> AsyncIterator[int]:
+def serving_app(app: ASGIApp, path: Path | None = None) -> AbstractAsyncContextManager[int]:
     """Serve an application on a free port, or at a Unix socket."""
     config = uvicorn.Config(
         app,
@@ -327,6 +326,12 @@ async def serving_app(app: ASGIApp, path: Path | None = None) -> AsyncIterator[i
         log_config=None,
         timeout_graceful_shutdown=1,
     )
+    return serving_as(config)
+
+
+@asynccontextmanager
+async def serving_as(config: uvicorn.Config) -> AsyncIterator[int]:
+    """Serve as a configuration says; give out the port, 0 for a Unix socket."""
     # What `Server.serve` does, less its signals and its loop, which looks up ten times a second.
     config.load()
     server = uvicorn.Server(config)
@@ -335,6 +340,6 @@ async def serving_app(app: ASGIApp, path: Path | None = None) -> AsyncIterator[i
     await server.on_tick(0)
     try:
         address = server.servers[0].sockets[0].getsockname()
-        yield address[1] if path is None else 0
+        yield address[1] if config.uds is None else 0
     finally:
         await server.shutdown()

@@ -1,8 +1,7 @@
 """Connections within limits: too many, heads too long or too late, and nobody else disturbed."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 import uvicorn
@@ -10,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.asgi import send_whole
 from gateway.api.guard import ConnectionLimits, guarded
+from tests.api.harness import serving_as
 
 pytestmark = pytest.mark.anyio
 GET = b"GET / HTTP/1.1\r\nhost: gw\r\n"
@@ -23,13 +23,12 @@ async def hello(scope: Scope, receive: Receive, send: Send) -> None:
         await send_whole(send, 200, [], b"hello")
 
 
-@asynccontextmanager
-async def served(
+def served(
     max_connections: int = 10,
     max_header_bytes: int = 2000,
     header_timeout_s: float = 5.0,
     body_timeout_s: float = 5.0,
-) -> AsyncIterator[int]:
+) -> AbstractAsyncContextManager[int]:
     """Serve on a free port."""
     limits = ConnectionLimits(
         max_connections=max_connections,
@@ -49,15 +48,7 @@ async def served(
         timeout_keep_alive=1,
         timeout_graceful_shutdown=1,
     )
-    config.load()
-    server = uvicorn.Server(config)
-    server.lifespan = config.lifespan_class(config)
-    await server.startup()
-    await server.on_tick(0)
-    try:
-        yield server.servers[0].sockets[0].getsockname()[1]
-    finally:
-        await server.shutdown()
+    return serving_as(config)
 
 
 async def said(port: int, *pieces: bytes, gap_s: float = 0.0) -> bytes:

@@ -11,7 +11,7 @@ from starlette.types import Message
 
 from gateway.api.live import MAX_LISTENERS, EventStream, Frames
 from tests.api.harness import Running, a_gateway, chat
-from tests.backends.fake_backend import Exchange, a_fake_backend, plain
+from tests.backends.fake_backend import a_fake_backend, once, plain
 from tests.virtual_time import run_in_virtual_time
 
 pytestmark = pytest.mark.anyio
@@ -53,12 +53,8 @@ async def test_a_budget_that_was_cut_is_shown_cut_to_people_and_to_machines() ->
 async def test_a_frame_shows_what_runs_waits_and_is_late() -> None:
     gate = asyncio.Event()
 
-    async def gated(exchange: Exchange) -> None:
-        await gate.wait()
-        await plain(exchange)
-
     async with (
-        a_fake_backend(gated) as engine,
+        a_fake_backend(once(gate)) as engine,
         a_gateway(engine, backends=[{"max_in_flight": 1}], policy={"name": "hexsage"}) as gw,
     ):
         headers = {"x-workflow-id": "w", "x-workflow-deadline-ms": "1"}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.api.harness import Reply, Running, a_gateway, chat
-from tests.backends.fake_backend import Exchange, a_fake_backend, after, plain, resets
+from tests.backends.fake_backend import a_fake_backend, after, once, plain, resets
 
 pytestmark = pytest.mark.anyio
 
@@ -84,12 +84,8 @@ async def test_a_failed_attempt_and_an_absent_backend_have_their_reasons() -> No
 async def test_a_waiting_request_says_what_it_waits_for() -> None:
     gate = asyncio.Event()
 
-    async def gated(exchange: Exchange) -> None:
-        await gate.wait()
-        await plain(exchange)
-
     async with (
-        a_fake_backend(gated) as engine,
+        a_fake_backend(once(gate)) as engine,
         a_gateway(engine, backends=[{"max_in_flight": 1}], policy=DEFAULT_POLICY) as gw,
     ):
         first = asyncio.ensure_future(gw.post(chat("secret")))

@@ -370,6 +370,16 @@ def after(seconds: float, then: Script = plain) -> Script:
     return script
 
 
+def once(go: asyncio.Event, then: Script = plain) -> Script:
+    """Answer when it is time."""
+
+    async def script(exchange: Exchange) -> None:
+        await go.wait()
+        await then(exchange)
+
+    return script
+
+
 async def resets(exchange: Exchange) -> None:
     """End every call with a RST before a byte."""
     exchange.reset()

@@ -28,6 +28,7 @@ from tests.backends.fake_backend import (
     a_fake_backend,
     answers,
     frame,
+    once,
     plain,
     streams,
 )
@@ -38,16 +39,6 @@ pytestmark = pytest.mark.anyio
 KEY = "hsk-one"
 AUTH = {"authorization": f"Bearer {KEY}"}
 RESPONSE = {"id": "resp_1", "object": "response", "status": "completed", "output": []}
-
-
-def once(go: asyncio.Event, then: Script = plain) -> Script:
-    """Answer when it is time."""
-
-    async def script(exchange: Exchange) -> None:
-        await go.wait()
-        await then(exchange)
-
-    return script
 
 
 def with_keys(path: Path, **limits: int) -> dict[str, Any]:
