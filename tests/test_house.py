@@ -81,7 +81,6 @@ TESTED_ELSEWHERE = {
     "gateway/workers/scheduler.py": "tests/workers/test_crowd.py",
     "gateway/workers/ways.py": "tests/workers/test_crowd.py",
     "gateway/workers/worker.py": "tests/workers/test_parity.py",
-    "gateway/workers/child.py": "tests/workers/test_processes.py",
     "gateway/workers/launch.py": "tests/workers/test_processes.py",
     "gateway/workers/parent.py": "tests/workers/test_processes.py",
     "gateway/workers/sockets.py": "tests/workers/test_processes.py",

@@ -80,8 +80,8 @@ class Settings(BaseSettings):
     workers: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes that accept and relay; with more than one, another one decides for all."""
     hang_s: NotNegative = 15.0
-    """With several processes: one that serves and gives no sign of life for so long is killed and
-    replaced; 0: never."""
+    """With several processes: one that gives no sign of life for so long is killed and replaced;
+    0: never. One that begins has twenty times as long."""
     log: LogEntry = LogEntry()
 
     @property

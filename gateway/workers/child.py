@@ -7,6 +7,9 @@ from subprocess import PIPE
 
 from gateway.workers.launch import BEATS, Launch, Order
 
+START_BEATS = 20 * BEATS
+"""So many it may miss before it serves: it may have much to read, or wait for the scheduler."""
+
 
 class Child(asyncio.SubprocessProtocol):
     """A process. It says that it is ready, and then again and again for as long as its loop turns.
@@ -48,13 +51,12 @@ class Child(asyncio.SubprocessProtocol):
             self._transport.close()
 
     def tick(self) -> bool:
-        """Count `BEATS` ticks in its silence; return whether this is the last of them.
+        """Count another tick of its silence; return whether it hangs, once.
 
         Ticks, and not time: a parent that was stopped itself for an hour has heard nobody in it.
         """
-        if self.is_ready:
-            self._ticks += 1
-        return self._ticks == BEATS
+        self._ticks += 1
+        return self._ticks == (BEATS if self.is_ready else START_BEATS)
 
     def _write(self, data: bytes) -> None:
         assert self._transport is not None

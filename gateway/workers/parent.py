@@ -145,7 +145,7 @@ class Parent:
         hang_s = self._settings.hang_s
         while not (await asyncio.wait([child.ended], timeout=hang_s / BEATS or None))[0]:
             if child.tick() and not self._stopping.is_set():  # that has a time limit of its own
-                log.error("%s has given no sign of life for %g s: it is killed", name, hang_s)
+                log.error("%s gives no sign of life (hang_s: %g): it is killed", name, hang_s)
                 child.kill()
         del self._children[name]
         child.close()
