@@ -1,6 +1,5 @@
 """Monitor: do the forecasts keep their promises? Scores, and what follows from them."""
 
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,7 +75,8 @@ class Monitor:
         }
         self._scored = 0
         self._tempered_at = 0
-        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
+        self._recent: NDArray[np.float32] = np.zeros((RECENT, 2), np.float32)
+        self._finished = 0
 
     def add(self, outcome: Outcome, draw: float) -> None:
         """Take in one outcome; `draw` is uniform in [0, 1) and random."""
@@ -105,7 +105,8 @@ class Monitor:
             quantile = float(np.interp(percent / 100, below, EDGE[1:]))
             over = outcome.tokens - quantile
             loss.add(max(over * percent / 100, over * (percent / 100 - 1)))
-        self._recent.append((mean_tokens(outcome.mass), outcome.tokens))
+        self._recent[self._finished % RECENT] = mean_tokens(outcome.mass), outcome.tokens
+        self._finished += 1
         if outcome.similar_mass is None:
             return
         similar = crps(outcome.similar_mass, outcome.tokens)
@@ -165,9 +166,9 @@ class Monitor:
         return flat
 
     def _rank_correlation(self) -> float | None:
-        if len(self._recent) < 20:
+        pairs = self._recent[: self._finished]
+        if len(pairs) < 20:
             return None
-        pairs = np.array(self._recent)
         ranks = [_ranks(pairs[:, column]) for column in (0, 1)]
         if min(rank.std() for rank in ranks) == 0:
             return None
@@ -177,7 +178,7 @@ class Monitor:
 _EVEN = np.arange(1, PIT_BINS + 1) / PIT_BINS
 
 
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _ranks(values: NDArray[np.float32]) -> NDArray[np.float64]:
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     middle: NDArray[np.float64] = (np.cumsum(counts) - (counts + 1) / 2)[inverse]
     return middle

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.predictor import pages
 from gateway.predictor.query import Vector
 
 KERNEL_WIDTH = 0.35
@@ -17,47 +18,80 @@ RIDGE = 1.0
 MIN_SAMPLES = 96
 MAX_SAMPLES = 768
 """The inverse of a matrix this size takes some tens of milliseconds on one core, off the loop."""
+SMALL = 128
+"""Matrices up to this size are inverted in one go."""
+Rows = NDArray[np.int8]
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
     """A fitted regression."""
 
-    rows: Vector
-    weights: NDArray[np.float32]
+    rows: Rows
+    scales: Floats
+    """What makes floats of the rows' bytes."""
+    weights: Floats
     centre: float
 
     def of(self, vector: Vector) -> float:
         """Return the guessed log(1 + tokens)."""
-        return self.centre + float(self.weights @ _kernel(self.rows @ vector))
+        cosines = self.rows.astype(np.float32) @ vector
+        cosines *= self.scales
+        return self.centre + float(self.weights @ _kernel(cosines))
 
     @property
     def nbytes(self) -> int:
         """Memory, in bytes."""
-        return self.rows.nbytes + self.weights.nbytes
+        return self.rows.nbytes + self.scales.nbytes + self.weights.nbytes
 
 
 def fit(
-    rows: Vector, log_tokens: NDArray[np.float32], is_cut: NDArray[np.bool_]
-) -> tuple[Guess, NDArray[np.float32]]:
+    rows: Rows, scales: Floats, log_tokens: Floats, is_cut: NDArray[np.bool_]
+) -> tuple[Guess, Floats]:
     """Return the regression, and what it would say of each row had it not seen that row.
 
-    Cut samples teach it nothing: their length is not known.
+    Row i is `rows[i] * scales[i]`. Cut samples teach nothing: their length is not known.
     """
     known, target = rows[~is_cut], log_tokens[~is_cut]
+    floats = known * scales[~is_cut, None]
     centre = float(target.mean())
-    kernel = _kernel(known @ known.T)
-    kernel.flat[:: len(known) + 1] += RIDGE
-    inverse = np.linalg.inv(kernel)
-    weights = inverse @ (target - centre)
+    factor = pages.zeros((len(known), len(known)), np.float32)
+    np.matmul(floats, floats.T, out=factor)
+    _kernel(factor)
+    np.fill_diagonal(factor, 1.0 + RIDGE)
+    _invert_factor(factor)
+    weights = factor.T @ (factor @ (target - centre))
     guesses = np.empty(len(rows), np.float32)
-    guesses[~is_cut] = target - weights / np.diagonal(inverse)
-    guesses[is_cut] = centre + _kernel(rows[is_cut] @ known.T) @ weights
-    return Guess(known, weights, centre), guesses
+    guesses[~is_cut] = target - weights / np.einsum("ij,ij->j", factor, factor)
+    cut = rows[is_cut] * scales[is_cut, None]
+    guesses[is_cut] = centre + _kernel(cut @ floats.T) @ weights
+    return Guess(known, scales[~is_cut], weights, centre), guesses
 
 
-def _kernel(cosine: NDArray[np.float32]) -> NDArray[np.float32]:
+def _kernel(cosine: Floats) -> Floats:
     """Return the kernel, in the place of the cosines."""
     cosine -= 1
     cosine /= np.float32(KERNEL_WIDTH)
     return np.exp(cosine, out=cosine)
+
+
+def _invert_factor(matrix: Floats) -> None:
+    """Put the inverse of its Cholesky factor in the place of a positive definite matrix.
+
+    By halves: in one go it would take four times the matrix for as long as it lasts. The inverse
+    of the matrix is the factor's transposed times the factor.
+    """
+    size = len(matrix)
+    if size <= SMALL:
+        matrix[:] = np.linalg.inv(np.linalg.cholesky(matrix))
+        return
+    half = size // 2
+    first, second, below = matrix[:half, :half], matrix[half:, half:], matrix[half:, :half]
+    _invert_factor(first)
+    across = below @ first.T
+    second -= across @ across.T
+    _invert_factor(second)
+    np.matmul(second @ across, first, out=below)
+    np.negative(below, out=below)
+    matrix[:half, half:] = 0.0

@@ -15,6 +15,7 @@ import hnswlib
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.predictor import pages
 from gateway.predictor.query import Vector
 from gateway.predictor.vectors import Vectors
 
@@ -64,10 +65,10 @@ class _Generation:
         self.size = 0
         self.room = room
         self._vectors = vectors
-        # All room in one go: growing would leave holes, and pages nobody touched cost nothing.
-        self.rows: NDArray[np.int8] = np.zeros((room, vectors.dim), np.int8)
-        self.coarse: NDArray[np.int8] = np.zeros((room, vectors.coarse_dim), np.int8)
-        self.facts: Facts = np.zeros((room, FACTS), np.float32)
+        # All room in one go: growing would leave holes.
+        self.rows = pages.zeros((room, vectors.dim), np.int8)
+        self.coarse = pages.zeros((room, vectors.coarse_dim), np.int8)
+        self.facts: Facts = pages.zeros((room, FACTS), np.float32)
         self.graph: hnswlib.Index | None = None
         self.wants_graph = False
         """There is one, or one is being built, and the memory for it is spoken for."""
@@ -165,7 +166,8 @@ class Latest(NamedTuple):
     """A copy of a history's latest samples, and where their guesses belong."""
 
     places: list[tuple[_Generation, slice]]
-    rows: Vector
+    rows: NDArray[np.int8]
+    scales: NDArray[np.float32]
     log_tokens: NDArray[np.float32]
     is_cut: NDArray[np.bool_]
 
@@ -235,8 +237,9 @@ class History:
             places.append((generation, slice(generation.size - taken, generation.size)))
             count -= taken
         facts = np.concatenate([g.facts[at] for g, at in places])
-        rows = np.concatenate([g.rows[at] for g, at in places]) * facts[:, SCALE, None]
-        return Latest(places, rows, np.log1p(facts[:, TOKENS]), facts[:, IS_CUT] > 0)
+        rows = np.concatenate([g.rows[at] for g, at in places])
+        is_cut = facts[:, IS_CUT] > 0
+        return Latest(places, rows, facts[:, SCALE].copy(), np.log1p(facts[:, TOKENS]), is_cut)
 
     def log_median_tokens(self) -> float:
         """Return the median of the log length, as of some few samples ago."""

@@ -19,6 +19,7 @@ from gateway.predictor.similar import Similar
 
 MAX_MODELS, STAGES_PER_MODEL = 16, 8
 """Monitors kept: of the most recent models, and of the first busy stages of each."""
+MONITOR_BYTES = 10_000
 BUSY_STAGE_SAMPLES = 32
 SHADOW_EVERY = 8
 """While bypassed, one call in so many is still worked out, to see whether it would pay again."""
@@ -153,7 +154,7 @@ class Learner:
     @property
     def nbytes(self) -> int:
         """Memory, in bytes."""
-        return self._similar.nbytes + 20_000 * (len(self._monitors) + len(self._stages))
+        return self._similar.nbytes + MONITOR_BYTES * (len(self._monitors) + len(self._stages))
 
     def calibration(self) -> dict[str, Numbers]:
         """Return every monitor's numbers: by model, and by "model stage" for busy stages."""

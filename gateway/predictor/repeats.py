@@ -15,8 +15,8 @@ FAMILIAR_AFTER = 8
 """Uses that are predicted in full before any is answered from memory."""
 ONE_IN = 16
 MAX_PROMPTS = 2048
-PROMPT_BYTES = 3000
-"""About what one prompt takes: a distribution and its ticket, no text."""
+PROMPT_BYTES, ECHO_BYTES = 250, 3000
+"""About what one prompt takes, and its forecast: a distribution and its ticket, no text."""
 
 
 class _Prompt:
@@ -34,11 +34,12 @@ class Repeats:
 
     def __init__(self) -> None:
         self._prompts: OrderedDict[int, _Prompt] = OrderedDict()
+        self._echoes = 0
 
     @property
     def nbytes(self) -> int:
         """Memory, in bytes."""
-        return PROMPT_BYTES * len(self._prompts)
+        return PROMPT_BYTES * len(self._prompts) + ECHO_BYTES * self._echoes
 
     def echo(self, key: int) -> Prediction | None:
         """Return the forecast of the same prompt a while ago; None: predict it in full."""
@@ -46,7 +47,8 @@ class Repeats:
         if prompt is None:
             self._prompts[key] = _Prompt()
             if len(self._prompts) > MAX_PROMPTS:
-                self._prompts.popitem(last=False)
+                _, gone = self._prompts.popitem(last=False)
+                self._echoes -= gone.echo is not None
             return None
         self._prompts.move_to_end(key)
         if prompt.left > 0:
@@ -61,6 +63,7 @@ class Repeats:
             return
         prompt.uses += 1
         if prompt.uses >= FAMILIAR_AFTER:
+            self._echoes += prompt.echo is None
             ticket = replace(prediction.ticket, text="", is_echo=True)
             prompt.echo = replace(prediction, asks_more=False, ticket=ticket)
             prompt.left = ONE_IN - 1

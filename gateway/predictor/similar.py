@@ -74,7 +74,7 @@ class Fit:
     def run(self) -> None:
         """Do the work. Any thread; touches nothing that others see."""
         latest = self._latest
-        self._result = guess.fit(latest.rows, latest.log_tokens, latest.is_cut)
+        self._result = guess.fit(latest.rows, latest.scales, latest.log_tokens, latest.is_cut)
 
     def keep(self) -> None:
         """Use what came of it. The owner's thread."""

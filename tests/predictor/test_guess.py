@@ -3,11 +3,22 @@
 import numpy as np
 import pytest
 
-from gateway.predictor.guess import fit
+from gateway.predictor import guess as module
+from gateway.predictor.guess import Guess
 from gateway.predictor.query import Vector
 
+Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
 
-def world(count: int, seed: int = 1) -> tuple[Vector, np.ndarray[tuple[int], np.dtype[np.float32]]]:
+
+def fit(
+    rows: Vector, target: Floats, is_cut: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> tuple[Guess, module.Floats]:
+    """Fit to the rows as bytes."""
+    scales = np.abs(rows).max(axis=1) / 127
+    return module.fit(np.rint(rows / scales[:, None]).astype(np.int8), scales, target, is_cut)
+
+
+def world(count: int, seed: int = 1) -> tuple[Vector, Floats]:
     """Return unit vectors, and log lengths that bend with them."""
     rng = np.random.default_rng(seed)
     found = rng.standard_normal((count, 8))
@@ -39,3 +50,12 @@ def test_cut_samples_teach_nothing_but_are_guessed() -> None:
     spoiled = np.where(is_cut, 0, target).astype(np.float32)
     _, guesses = fit(rows, spoiled, is_cut)
     assert np.corrcoef(guesses[is_cut], target[is_cut])[0, 1] > 0.8
+
+
+@pytest.mark.parametrize("size", [5, 128, 129, 768])
+def test_a_matrix_is_factored_by_halves(size: int) -> None:
+    rows, _ = world(size)
+    matrix = np.exp(rows @ rows.T - 1) + np.eye(size, dtype=np.float32)
+    factor = matrix.copy()
+    module._invert_factor(factor)
+    assert factor.T @ factor @ matrix == pytest.approx(np.eye(size), abs=1e-4)
