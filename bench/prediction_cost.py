@@ -242,7 +242,7 @@ def _weigh(models: int, samples: int) -> Memory:
                 )
                 tokens = int(rng.lognormal(5.0, 1.0)) + 1
                 predictor.observe(predictor.predict_quick(query), tokens)
-            if number % 128 == 127:
+            if number % 16 == 15:  # few outcomes wait for long
                 await predictor.drained()
         await predictor.drained()
         full = resident_mb()

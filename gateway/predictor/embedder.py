@@ -12,6 +12,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from gateway.predictor import pages
 from gateway.predictor.query import Vector
 from gateway.predictor.tokens import Ids, WordIds
 
@@ -84,6 +85,7 @@ class StaticEmbedder:
         self.nbytes = 2 * model.stat().st_size + 12_000_000
         self._session = _session(model)
         self._words = WordIds(folder / "tokenizer.json")
+        pages.give_back()  # what reading the files took
 
     def embed(self, texts: Sequence[str]) -> Vector:
         """Return one row for each text."""

@@ -54,17 +54,18 @@ def fit(
     Row i is `rows[i] * scales[i]`. Cut samples teach nothing: their length is not known.
     """
     known, target = rows[~is_cut], log_tokens[~is_cut]
-    floats = known * scales[~is_cut, None]
+    floats = pages.zeros(known.shape, np.float32)
+    np.multiply(known, scales[~is_cut, None], out=floats)
     centre = float(target.mean())
     factor = pages.zeros((len(known), len(known)), np.float32)
     np.matmul(floats, floats.T, out=factor)
     _kernel(factor)
     np.fill_diagonal(factor, 1.0 + RIDGE)
-    _invert_factor(factor)
+    _invert_factor(factor, _spare(len(known)))
     weights = factor.T @ (factor @ (target - centre))
     guesses = np.empty(len(rows), np.float32)
     guesses[~is_cut] = target - weights / np.einsum("ij,ij->j", factor, factor)
-    cut = rows[is_cut] * scales[is_cut, None]
+    cut: Floats = rows[is_cut] * scales[is_cut, None]
     guesses[is_cut] = centre + _kernel(cut @ floats.T) @ weights
     return Guess(known, scales[~is_cut], weights, centre), guesses
 
@@ -76,11 +77,15 @@ def _kernel(cosine: Floats) -> Floats:
     return np.exp(cosine, out=cosine)
 
 
-def _invert_factor(matrix: Floats) -> None:
+def _spare(size: int) -> Floats:
+    return pages.zeros((size // 2 + 1, size // 2 + 1), np.float32)
+
+
+def _invert_factor(matrix: Floats, spare: Floats) -> None:
     """Put the inverse of its Cholesky factor in the place of a positive definite matrix.
 
-    By halves: in one go it would take four times the matrix for as long as it lasts. The inverse
-    of the matrix is the factor's transposed times the factor.
+    By halves, with `spare` for what is in between: in one go it would take four times the matrix.
+    The inverse of the matrix itself is the transposed of what comes out times what comes out.
     """
     size = len(matrix)
     if size <= SMALL:
@@ -88,10 +93,11 @@ def _invert_factor(matrix: Floats) -> None:
         return
     half = size // 2
     first, second, below = matrix[:half, :half], matrix[half:, half:], matrix[half:, :half]
-    _invert_factor(first)
-    across = below @ first.T
-    second -= across @ across.T
-    _invert_factor(second)
-    np.matmul(second @ across, first, out=below)
+    rows = len(second)
+    _invert_factor(first, spare)
+    below[:] = np.matmul(below, first.T, out=spare[:rows, :half])
+    second -= np.matmul(below, below.T, out=spare[:rows, :rows])
+    _invert_factor(second, spare)
+    np.matmul(np.matmul(second, below, out=spare[:rows, :half]), first, out=below)
     np.negative(below, out=below)
     matrix[:half, half:] = 0.0

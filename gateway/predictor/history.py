@@ -81,8 +81,12 @@ class _Generation:
     @property
     def nbytes(self) -> int:
         """Memory, in bytes."""
-        graph = self.graph_bytes if self.wants_graph else 0
-        return graph + self.rows.nbytes + self.coarse.nbytes + self.facts.nbytes
+        return self.sample_bytes + (self.graph_bytes if self.wants_graph else 0)
+
+    @property
+    def sample_bytes(self) -> int:
+        """Memory of the samples alone, in bytes."""
+        return self.rows.nbytes + self.coarse.nbytes + self.facts.nbytes
 
     def add(self, sample: Sample) -> None:
         """Take in one sample; there must be room."""
@@ -199,6 +203,11 @@ class History:
         """Memory, in bytes."""
         return sum(generation.nbytes for generation in self.generations)
 
+    @property
+    def nbytes_when_full(self) -> int:
+        """Memory of two generations and of the graphs there are, in bytes."""
+        return self.nbytes + self.generations[0].sample_bytes * (2 - len(self.generations))
+
     def add(self, sample: Sample) -> _Generation | None:
         """Take in one sample; return the generation that is full since, if one is."""
         full, newest = None, self.generations[-1]
@@ -299,10 +308,18 @@ class Histories:
         if full is None:
             return history, None
         self._keep_bytes()
-        if full.room <= EXACT_BELOW or self.nbytes + full.graph_bytes > self._max_bytes:
+        if full.room <= EXACT_BELOW or not self._has_room_for(full):
             return history, None
         full.wants_graph = True
         return history, Build(full, self._vectors.coarse_dim)
+
+    def _has_room_for(self, full: _Generation) -> bool:
+        """Tell whether a graph would fit beside all that the models known now may come to hold.
+
+        One that has to go again is work for nothing, and leaves holes.
+        """
+        held = sum(history.nbytes_when_full for history in self._models.values())
+        return held + full.graph_bytes <= self._max_bytes
 
     def _keep_bytes(self) -> None:
         """Drop graphs, then generations, then models: the least recently used model's first."""

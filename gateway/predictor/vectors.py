@@ -16,7 +16,7 @@ FEATURE_WEIGHT = 0.5
 FEATURE_VERSION = 1
 """Goes up when the row's meaning changes: kept with what is written to disk."""
 COUNTED_CHARS = 4096
-MAX_CACHED = 2048
+MAX_CACHED = 1024
 
 _DIGIT = re.compile(r"\d")
 

@@ -33,3 +33,13 @@ def test_untouched_they_cost_nothing_and_dropped_they_go_back() -> None:
     assert resident_mb() - before > MEGABYTES / 2
     del large
     assert resident_mb() - before < MEGABYTES / 4
+
+
+def test_what_malloc_kept_goes_back() -> None:
+    pieces = [bytearray(2000) for _ in range(10_000)]
+    last = bytearray(2000)  # keeps what is below it from being given back anyway
+    del pieces
+    before = resident_mb()
+    pages.give_back()
+    assert resident_mb() < before - 5
+    assert len(last) == 2000
