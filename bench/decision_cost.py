@@ -17,6 +17,7 @@ from statistics import median, quantiles
 from time import perf_counter, process_time
 
 from gateway import __version__
+from gateway.compiled import form
 from gateway.core.commands import Start
 from gateway.core.events import Arrived, Finished
 from gateway.core.lengths import PRIOR
@@ -156,7 +157,7 @@ PARTS: dict[str, Callable[[], None]] = {
 
 def main() -> int:
     """Print the parts that were asked for."""
-    print(f"HexSage {__version__}, Python {platform.python_version()}, seed {SEED}\n")
+    print(f"HexSage {__version__} ({form()}), Python {platform.python_version()}, seed {SEED}\n")
     for name in sys.argv[1:] or PARTS:
         PARTS[name]()
         print()
