@@ -135,17 +135,23 @@ async def prompts_table(data: quality.Prompts, splits: int) -> str:
             rows.append(scored(f"… the {len(studied)} of the first study", "", mean_of(studied)))
         if study is quality.unseen:
             rows += [scored(f"… {model}", "", each) for model, each in means.items()]
-    twins = {
-        f"… {model} after {twin}": mean_of(
-            [await quality.repeated(data, model, twin, number) for number in range(splits)]
-        )
-        for model, twin in TWINS
-        if model in data.tokens
-    }
-    if twins:
-        every = mean_of([*twins.values()])
-        rows.append(scored("seen once before (a twin's answer, scaled)", ">= 0.48", every))
-        rows += [scored(name, "", each) for name, each in twins.items()]
+    for is_taught, name in (
+        (False, "seen once before (a twin's answer, scaled)"),
+        (True, "the same, once other prompts have come again"),
+    ):
+        twins = {
+            f"… {model} after {twin}": mean_of(
+                [
+                    await quality.repeated(data, model, twin, number, is_taught=is_taught)
+                    for number in range(splits)
+                ]
+            )
+            for model, twin in TWINS
+            if model in data.tokens
+        }
+        if twins:
+            rows.append(scored(name, ">= 0.48", mean_of([*twins.values()])))
+            rows += [scored(name, "", each) for name, each in twins.items()]
     what = f"{len(data.texts)} prompts, {splits} splits of 70/30 a model"
     return f"## Quality: single prompts\n\n{what}.\n\n{table(QUALITY, rows)}"
 

@@ -164,13 +164,24 @@ async def capped(data: Prompts, model: str, number: int) -> Score:
     return await score(history, tests, tokens[past], PATIENT)
 
 
-async def repeated(data: Prompts, model: str, twin: str, number: int) -> Score:
-    """Each tested prompt was seen once: a near twin's answer, scaled, stands in for that time."""
+async def repeated(
+    data: Prompts, model: str, twin: str, number: int, *, is_taught: bool = False
+) -> Score:
+    """Each tested prompt was seen once: a near twin's answer, scaled, stands in for that time.
+
+    If it is taught, the other prompts came twice as well, first with the twin's answer: from them
+    it can learn how alike two answers to one prompt are. Of a tested prompt it sees one all the
+    same.
+    """
     past, new, _ = data.split(model, number)
     tokens, other = data.tokens[model], data.tokens[twin]
     ratio = np.exp(np.median(np.log(tokens[past]) - np.log(np.maximum(other[past], 1))))
-    history = [call(model, data.texts[i], tokens[i]) for i in past]
-    history += [call(model, data.texts[i], max(1, round(other[i] * ratio))) for i in new]
+
+    def twins(which: Lengths) -> list[Past]:
+        return [call(model, data.texts[i], max(1, round(other[i] * ratio))) for i in which]
+
+    history = twins(past) if is_taught else []
+    history += [call(model, data.texts[i], tokens[i]) for i in past] + twins(new)
     tests = [call(model, data.texts[i], tokens[i]) for i in new]
     return await score(history, tests, tokens[past], PATIENT)
 

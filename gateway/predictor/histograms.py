@@ -93,22 +93,26 @@ def mean_tokens(mass: Mass) -> float:
 
 def crps(mass: Mass, tokens: float) -> float:
     """Return the continuous ranked probability score in tokens: 0 is perfect."""
-    high = np.cumsum(mass)
-    low = high - mass
+    return float(crps_of_each(mass, tokens))
+
+
+def crps_of_each(masses: Mass, tokens: float) -> NDArray[np.float64]:
+    """Return the score of each of some forecasts, which lie along the last axis."""
+    high = np.cumsum(masses, axis=-1)
+    low = high - masses
     bucket = int(buckets_of(tokens))
     part = min(max((tokens - EDGES[bucket]) / WIDTH[bucket], 0.0), 1.0)
-    at = low[bucket] + mass[bucket] * part
+    a, b = low[..., bucket], high[..., bucket]
+    at = a + masses[..., bucket] * part
 
     def squares(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
         return (a * a + a * b + b * b) / 3
 
-    before = float(WIDTH[:bucket] @ squares(low[:bucket], high[:bucket]))
-    after = float(WIDTH[bucket + 1 :] @ squares(1 - low[bucket + 1 :], 1 - high[bucket + 1 :]))
-    a, b = low[bucket], high[bucket]
-    inside = part * (a * a + a * at + at * at) / 3
-    inside += (1 - part) * ((1 - at) ** 2 + (1 - at) * (1 - b) + (1 - b) ** 2) / 3
-    beyond = max(tokens - EDGES[-1], 0.0)
-    return before + after + float(WIDTH[bucket] * inside) + beyond
+    before = squares(low[..., :bucket], high[..., :bucket]) @ WIDTH[:bucket]
+    after = squares(1 - low[..., bucket + 1 :], 1 - high[..., bucket + 1 :]) @ WIDTH[bucket + 1 :]
+    inside = part * squares(a, at) + (1 - part) * squares(1 - at, 1 - b)
+    score: NDArray[np.float64] = before + after + WIDTH[bucket] * inside
+    return score + max(tokens - EDGES[-1], 0.0)
 
 
 def pit(mass: Mass, tokens: float, draw: float) -> float:

@@ -55,6 +55,16 @@ class PromptQuery:
             raise ValueError("n must be >= 1 and there must be a stage key")
 
 
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What the same prompt was answered with before, and similar ones."""
+
+    log_tokens: NDArray[np.float64]
+    """Of the earlier answers; there is one at least, and all had ended by themselves."""
+    parent: Mass
+    """What similar prompts say."""
+
+
 @dataclass(slots=True, eq=False)
 class Ticket:
     """What is remembered of a prediction until its outcome is known.
@@ -79,6 +89,5 @@ class Ticket:
     vector: Vector | None = None
     similar_mass: Mass | None = None
     """Level 4-5 as found, answered or not."""
-    repeats: int = 0
-    repeats_log_mean: float = 0.0
+    again: Again | None = None
     guess: float = float("nan")

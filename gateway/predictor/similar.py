@@ -5,13 +5,14 @@ Owned by one thread (`gateway.predictor.owner`), which alone calls it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import exp, log, sqrt
+from math import exp
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.predictor import guess
 from gateway.predictor.chore import Chore
+from gateway.predictor.constancy import Constancy
 from gateway.predictor.histograms import BUCKETS, blurred, buckets_of, posterior
 from gateway.predictor.history import (
     GUESS,
@@ -25,7 +26,7 @@ from gateway.predictor.history import (
     Sample,
 )
 from gateway.predictor.levels import RATIO_SAMPLES
-from gateway.predictor.query import Level, Mass, Ticket
+from gateway.predictor.query import Again, Level, Mass, Ticket
 from gateway.predictor.vectors import Vectors
 
 NEIGHBOURS = 128
@@ -38,10 +39,7 @@ GUESS_SHIFT = 0.5
 OTHER_STAGE = 0.3
 SIMILAR_PARENT, SIMILAR_PARENT_EARLY, EARLY = 2.0, 8.0, 32
 SAME_COSINE = 0.98
-SAME_PARENT = 0.5
 MAX_SAME = 32
-BLUR_FIRST, BLUR_WEIGHT, BLUR_RANGE = 0.2, 8.0, (0.05, 0.5)
-"""Spread of log length between answers to the same prompt, until it has been seen."""
 REFIT_SHARE = 3
 """The guess is fitted anew when one new sample has come for so many that it was fitted to."""
 FOREIGN_BELOW = guess.MIN_SAMPLES
@@ -55,13 +53,7 @@ class _Model:
     is_fitting: bool = False
     fit_at: int = guess.MIN_SAMPLES
     """Samples seen at which the guess is fitted anew."""
-    blur_weight: float = BLUR_WEIGHT
-    blur_square: float = BLUR_WEIGHT * BLUR_FIRST**2
-
-    @property
-    def blur_sd(self) -> float:
-        low, high = BLUR_RANGE
-        return min(max(sqrt(self.blur_square / self.blur_weight), low), high)
+    constancy: Constancy = field(default_factory=Constancy)
 
 
 class Fit:
@@ -131,7 +123,8 @@ class Similar:
         mass = tally.posterior(ticket.stage_mass, parent_weight)
         level = Level.SIMILAR
         if same is not None:
-            mass, level = _repeated(ticket, same, mass, known or _Model()), Level.REPEATS
+            constancy = known.constancy if known else Constancy()
+            mass, level = _repeated(ticket, same, mass, constancy), Level.REPEATS
         ticket.similar_mass = mass
         return level
 
@@ -154,11 +147,8 @@ class Similar:
         if ticket.vector is None:
             return None
         known = self._models.setdefault(ticket.query.model, _Model())
-        if ticket.repeats and not is_cut:
-            error = log(max(tokens, 1.0)) - ticket.repeats_log_mean
-            # The mean of r answers strays as well: by a variance of 1/r of one answer's.
-            known.blur_square = 0.98 * known.blur_square + error**2 / (1 + 1 / ticket.repeats)
-            known.blur_weight = 0.98 * known.blur_weight + 1
+        if ticket.again is not None and not is_cut:
+            known.constancy.learn(ticket.again, tokens)
         if np.isnan(ticket.guess) and known.fitted is not None:
             ticket.guess = known.fitted.of(ticket.vector)
         number = self.histories.stage_number(ticket.stage)
@@ -256,13 +246,13 @@ def _apart(found: Neighbours, stage: int) -> tuple[Neighbours | None, Neighbours
     return found.at(where[:MAX_SAME]), found.at(np.flatnonzero(~near))
 
 
-def _repeated(ticket: Ticket, same: Neighbours, parent: Mass, known: _Model) -> Mass:
+def _repeated(ticket: Ticket, same: Neighbours, parent: Mass, constancy: Constancy) -> Mass:
     tokens, is_cut = same.facts[:, TOKENS].astype(np.float64), same.facts[:, IS_CUT] > 0
     logs = np.log(np.maximum(tokens[~is_cut], 1.0))
-    ticket.repeats = len(logs)
     events = np.zeros(BUCKETS)
     if len(logs):
-        ticket.repeats_log_mean = float(logs.mean())
-        events = blurred(logs, known.blur_sd)
+        events = blurred(logs, constancy.spread)
+    if len(logs) == len(tokens):
+        ticket.again = Again(logs, parent)
     cut = np.bincount(buckets_of(tokens[is_cut]), minlength=BUCKETS).astype(np.float64)
-    return posterior(events, cut, parent, SAME_PARENT)
+    return posterior(events, cut, parent, constancy.doubt)

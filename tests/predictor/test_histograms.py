@@ -102,3 +102,10 @@ def test_of_a_cut_answer_the_transform_lies_above_the_cut() -> None:
     mass = np.array(PRIOR.mass)
     assert h.pit_if_cut(mass, 300, 0.0) > 0.4
     assert h.pit_if_cut(mass, 300, 0.999) > 0.99
+
+
+def test_forecasts_are_scored_together_as_they_are_one_by_one() -> None:
+    masses = np.random.default_rng(3).dirichlet(np.ones(48), (2, 3))
+    for tokens in (1.0, 300.0, 20_000.0):
+        one_by_one = [[h.crps(mass, tokens) for mass in row] for row in masses]
+        assert h.crps_of_each(masses, tokens) == pytest.approx(np.array(one_by_one))
