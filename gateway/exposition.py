@@ -86,6 +86,7 @@ def _predictor(predictor: LengthPredictor, scheduler: Scheduler) -> PredictorGau
     return PredictorGauges(
         by_level=now.by_level,
         missed={"late": now.late, "refused": now.refused},
+        spared={"repeated": now.repeated, "narrow": now.narrow},
         memory_bytes=now.memory_bytes,
         answer_s_p50=now.answer_s_p50,
         answer_s_p99=now.answer_s_p99,

@@ -32,6 +32,8 @@ class PredictorGauges:
     """Forecasts by the narrowest evidence they rest on."""
     missed: Mapping[str, int] = field(default_factory=dict)
     """Searches that were given up or never begun, by why: late, refused."""
+    spared: Mapping[str, int] = field(default_factory=dict)
+    """Searches that were not needed, by why: the prompt was repeated, its stage is narrow."""
     memory_bytes: int = 0
     answer_s_p50: float = 0.0
     answer_s_p99: float = 0.0

@@ -221,6 +221,13 @@ def _predictor(predictor: PredictorGauges) -> Iterator[Metric]:
         ("reason",),
         [((reason,), count) for reason, count in predictor.missed.items()],
     )
+    yield _counter(
+        "hexsage_predictions_spared",
+        "Searches for similar prompts that were not needed: the prompt keeps coming, or the "
+        "lengths of its stage are all alike.",
+        ("reason",),
+        [((reason,), count) for reason, count in predictor.spared.items()],
+    )
     yield GaugeMetricFamily(
         "hexsage_predictor_memory_bytes", "What the predictor holds.", predictor.memory_bytes
     )

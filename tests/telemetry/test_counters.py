@@ -186,7 +186,10 @@ def test_workers_are_shown_by_number_those_that_are_away_with_nothing_but_their_
 
 def test_forecasts_and_the_tuner_are_shown() -> None:
     predictor = PredictorGauges(
-        by_level={"stage": 5}, missed={"late": 1}, scores={"m1": {"covered_80": 0.81}}
+        by_level={"stage": 5},
+        missed={"late": 1},
+        spared={"repeated": 3},
+        scores={"m1": {"covered_80": 0.81}},
     )
     tuner = TunerGauges(policy="hexsage", alpha=0.7, searches={"left": 3})
 
@@ -194,6 +197,7 @@ def test_forecasts_and_the_tuner_are_shown() -> None:
 
     assert seen["hexsage_predictions_total", (("level", "stage"),)] == 5
     assert seen["hexsage_predictions_missed_total", (("reason", "late"),)] == 1
+    assert seen["hexsage_predictions_spared_total", (("reason", "repeated"),)] == 3
     covered = (("model", "m1"), ("score", "covered_80"))
     assert seen["hexsage_prediction_score_ratio", covered] == 0.81
     assert seen["hexsage_policy", (("policy", "hexsage"),)] == 1
