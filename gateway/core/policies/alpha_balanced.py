@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from gateway.core.call import Call
 from gateway.core.load import BackendLoad
+from gateway.core.record import Record
 
 
 class Score(StrEnum):
@@ -29,7 +30,7 @@ CODE_FACTORS = {"A6000": 0.5, "L40S": 0.5}
 
 
 @dataclass(frozen=True, slots=True)
-class AlphaBalanced:
+class AlphaBalanced(Record):
     """alpha = 1 sees only how fast a backend is; alpha = 0 only how much already waits there."""
 
     alpha: float

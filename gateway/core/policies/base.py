@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gateway.core.call import Call
 from gateway.core.load import BackendLoad
+from gateway.core.record import Record
 
 
 class Dispatch(Protocol):
@@ -39,7 +40,7 @@ class Binding(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Record):
     """A whole scheduling policy."""
 
     name: str

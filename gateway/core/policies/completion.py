@@ -19,10 +19,11 @@ from dataclasses import dataclass
 
 from gateway.core.call import Call
 from gateway.core.load import BackendLoad
+from gateway.core.record import Record
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(Record):
     """alpha = 1 looks after the call alone; alpha = 0 only after those that are there already."""
 
     alpha: float = 0.5

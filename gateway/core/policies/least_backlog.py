@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from gateway.core.call import Call
 from gateway.core.load import BackendLoad
+from gateway.core.record import Record
 
 
 @dataclass(frozen=True, slots=True)
-class LeastBacklog:
+class LeastBacklog(Record):
     """Counts calls bound or running; blind to how fast the backend is and how long they are."""
 
     def scores(self, call: Call, loads: Sequence[BackendLoad], turn: int) -> list[float]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gateway.core.call import Call
 from gateway.core.gittins import Cost, attention_cost, gittins_index
+from gateway.core.record import Record
 
 ASSUMED_SLO_S = 60.0
 """The deadline that deadline orders assume for a call that has none, after its arrival."""
@@ -14,7 +15,7 @@ def _deadline_at(call: Call) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Fcfs:
+class Fcfs(Record):
     """fcfs: as they came."""
 
     def key(self, call: Call) -> float:
@@ -23,7 +24,7 @@ class Fcfs:
 
 
 @dataclass(frozen=True, slots=True)
-class EarliestDeadline:
+class EarliestDeadline(Record):
     """edf: the earliest deadline first; a workflow's calls have the workflow's."""
 
     def key(self, call: Call) -> float:
@@ -32,7 +33,7 @@ class EarliestDeadline:
 
 
 @dataclass(frozen=True, slots=True)
-class LeastLaxity:
+class LeastLaxity(Record):
     """llf: the least time to spare first, given all the work that is still to come."""
 
     def key(self, call: Call) -> float:
@@ -41,7 +42,7 @@ class LeastLaxity:
 
 
 @dataclass(frozen=True, slots=True)
-class ShortestFirst:
+class ShortestFirst(Record):
     """srpt: the shortest predicted time first, by the point forecast."""
 
     def key(self, call: Call) -> float:
@@ -50,7 +51,7 @@ class ShortestFirst:
 
 
 @dataclass(frozen=True, slots=True)
-class GittinsFirst:
+class GittinsFirst(Record):
     """gittins: the lowest Gittins index of the predicted cost first (SageSched)."""
 
     def key(self, call: Call) -> float:
@@ -60,7 +61,7 @@ class GittinsFirst:
 
 
 @dataclass(frozen=True, slots=True)
-class Urgency:
+class Urgency(Record):
     """urgency: HexGen-Flow's local queue, U = t(q,m) - (t_SLO - waited), highest first.
 
     All U rise at the same rate, so ascending ready + t_SLO - t(q,m) is the same order.
@@ -77,7 +78,7 @@ WORKFLOW_SCALE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class VirtualDeadline:
+class VirtualDeadline(Record):
     """The default's order: deadlines where there are any, made-up ones where there are none.
 
     A workflow's calls go by its deadline. A call without one is due `kappa` times its Gittins

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from gateway.core.call import Call
 from gateway.core.load import BackendLoad
+from gateway.core.record import Record
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 0xFFFFFFFFFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
-class PowerOfTwo:
+class PowerOfTwo(Record):
     """Needs to look at two backends only, so it scales; the lot is a hash of the turn."""
 
     seed: int = 0

@@ -7,12 +7,13 @@ from itertools import accumulate
 
 from gateway.core.call import Call
 from gateway.core.load import BackendLoad
+from gateway.core.record import Record
 
 GOLDEN_RATIO = 0.6180339887498949
 
 
 @dataclass(frozen=True, slots=True)
-class RoundRobin:
+class RoundRobin(Record):
     """Strict turns among equal weights; by weight, turns spread evenly, otherwise."""
 
     def scores(self, call: Call, loads: Sequence[BackendLoad], turn: int) -> list[float]:

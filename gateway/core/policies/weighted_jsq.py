@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from gateway.core.call import Call
 from gateway.core.load import BackendLoad
+from gateway.core.record import Record
 
 
 @dataclass(frozen=True, slots=True)
-class WeightedJsq:
+class WeightedJsq(Record):
     """(calls there + 1) x this call's unloaded time there: one line, and hard to beat."""
 
     def scores(self, call: Call, loads: Sequence[BackendLoad], turn: int) -> list[float]:
