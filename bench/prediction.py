@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import uvloop
 
 from bench import prediction_cost as cost
 from bench import prediction_quality as quality
@@ -68,9 +69,9 @@ def main() -> None:
         if options.hexgen:
             done(asyncio.run(stages_table(options.hexgen)))
     if "latency" in wanted:
-        done(asyncio.run(latency_table()))
+        done(uvloop.run(latency_table()))
     if "stall" in wanted:
-        done(asyncio.run(stall_table()))
+        done(uvloop.run(stall_table()))
     if "memory" in wanted:
         done(memory_table(cost.memory(8, options.samples)))
     if "soak" in wanted:

@@ -21,6 +21,7 @@ from gateway.predictor.levels import Levels
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
 from gateway.predictor.query import Ended, PromptQuery, Vector
 from gateway.predictor.vectors import Vectors
+from gateway.runtime.garbage import calm
 
 WORDS = (  # noqa: SIM905  (fifty words read better as a sentence)
     "the table of orders holds one row for every item a customer has bought and when it was sent "
@@ -60,6 +61,7 @@ async def filled(samples: int, *, is_inline: bool = True) -> LengthPredictor:
         if number % 512 == 511:
             await predictor.drained()
     await predictor.drained()
+    calm()  # as the gateway does
     return predictor
 
 
@@ -80,7 +82,7 @@ class Latency:
 async def latency(
     predictor: LengthPredictor, tokens: int, *, template: bool, count: int, pause_s: float = 0.0
 ) -> Latency:
-    """Time `predict` from call to answer, one at a time, each prompt new."""
+    """Time `predict` from call to answer, each prompt new and in a turn of the loop of its own."""
     rng = np.random.default_rng(tokens)
     head = text_of(tokens - 32, np.random.default_rng(5)) + " Question: " if template else ""
     kind = "known template + 32 new" if template else "all new"

@@ -7,7 +7,6 @@ one, and its memory comes back at once. What is found is compared again by the w
 """
 
 from collections import OrderedDict
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -103,9 +102,11 @@ class _Generation:
             return None
         if self.graph is not None:
             # Of prompts that are all but alike a graph falls into parts, and too few are reached.
-            with suppress(RuntimeError):
-                labels = self.graph.knn_query(coarse, k=count, num_threads=1)[0][0]
-                return np.asarray(labels, np.intp)
+            try:
+                labels = self.graph.knn_query(coarse, k=count, num_threads=1)[0]
+                return np.asarray(labels[0], np.intp)
+            except RuntimeError:
+                pass
         every = np.empty(self.size, np.float32)
         for start in range(0, self.size, SCANNED):
             part = self.coarse[start : min(start + SCANNED, self.size)]

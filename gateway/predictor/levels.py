@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gateway.core.lengths import PRIOR, bucket_of
 from gateway.predictor.hints import HintTrust
-from gateway.predictor.histograms import BUCKETS, median, posterior, stretched
+from gateway.predictor.histograms import BUCKETS, median, posterior, stretched, total
 from gateway.predictor.query import Level, Mass
 
 HALF_LIFE_SAMPLES = 2000
@@ -142,18 +142,18 @@ class Stage:
         gap *= np.float32(-0.5 / INPUT_BANDWIDTH**2)
         weight = np.exp(gap, out=gap)
         weight *= self._weight[: self._size]
-        total = float(weight.sum())
-        if total < 0.01:
+        weighed = float(total(weight))
+        if weighed < 0.01:
             return whole
-        effective = min(total**2 / float(weight @ weight), total)
+        share = min(weighed / float(weight @ weight), 1.0)
         events, cut = self._by_bucket(weight)
-        events *= effective / total
-        cut *= effective / total
+        events *= share
+        cut *= share
         return posterior(events, cut, whole, STAGE_PARENT)
 
     def _by_bucket(self, weight: NDArray[np.float32]) -> tuple[Mass, Mass]:
         bucket, cut = self._bucket[: self._size], self._cut[: self._size]
-        if not cut.any():
+        if not total(self._cut_mass):
             return _counted(bucket, weight), np.zeros(BUCKETS)
         return _counted(bucket, weight * ~cut), _counted(bucket, weight * cut)
 
@@ -248,11 +248,11 @@ class Levels:
         if not others:
             return self._all.posterior(_PRIOR, GLOBAL_PARENT)
         own_median, trust = median(own), samples / (samples + RATIO_SAMPLES)
-        total = np.zeros(BUCKETS)
+        borrowed = np.zeros(BUCKETS)
         for other in others[-8:]:
             ratio = exp(trust * log(own_median / median(other.own)))
-            total += stretched(other.own, ratio) * min(other.tally.samples, 100)
-        mass: Mass = total / total.sum()
+            borrowed += stretched(other.own, ratio) * min(other.tally.samples, 100)
+        mass: Mass = borrowed / total(borrowed)
         return mass
 
 

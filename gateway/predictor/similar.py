@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gateway.predictor import guess
 from gateway.predictor.chore import Chore
 from gateway.predictor.constancy import Constancy
-from gateway.predictor.histograms import BUCKETS, blurred, buckets_of, posterior
+from gateway.predictor.histograms import BUCKETS, blurred, buckets_of, posterior, total
 from gateway.predictor.history import (
     GUESS,
     IS_CUT,
@@ -104,8 +104,8 @@ class Similar:
         if ticket.vector is None:
             return None
         history = self.histories.get(ticket.query.model)
-        own = len(history) if history else 0
-        found = history.nearest(ticket.vector, NEIGHBOURS) if history else None
+        own = 0 if history is None else len(history)
+        found = None if history is None else history.nearest(ticket.vector, NEIGHBOURS)
         known = self._models.get(ticket.query.model)
         if known is not None and known.fitted is not None:
             ticket.guess = known.fitted.of(ticket.vector)
@@ -218,11 +218,11 @@ class _Tally:
             weight *= np.float32(scale)
         bucket = buckets_of(tokens if stretch == 1.0 else tokens * np.float32(stretch))
         events, is_cut = weight, facts[:, IS_CUT]
-        if is_cut.any():
+        if total(is_cut):
             self._cut += np.bincount(bucket, weight * is_cut, BUCKETS)
             events = weight * (1 - is_cut)
         self._events += np.bincount(bucket, events, BUCKETS)
-        self._total += float(weight.sum())
+        self._total += float(total(weight))
         self._square += float(weight @ weight)
         self.count += len(facts)
 
@@ -236,7 +236,7 @@ class _Tally:
 
 def _apart(found: Neighbours, stage: int) -> tuple[Neighbours | None, Neighbours]:
     """Return the repeats of the prompt, if there are any, and the rest."""
-    if not len(found.similarity) or found.similarity.max() <= SAME_COSINE:
+    if not len(found.similarity) or np.maximum.reduce(found.similarity) <= SAME_COSINE:
         return None, found
     near = found.similarity > SAME_COSINE
     near &= found.facts[:, STAGE] == stage
