@@ -23,7 +23,6 @@ from gateway.core.policies.orders import (
 from gateway.core.policies.power_of_two import PowerOfTwo
 from gateway.core.policies.round_robin import RoundRobin
 from gateway.core.policies.weighted_jsq import WeightedJsq
-from gateway.core.record import Record
 
 HEXGEN_ALPHA = 0.5
 HEXSAGE_ALPHA = 0.7
@@ -32,7 +31,7 @@ among many short single calls 0.7 keeps workflows from being pushed to the slow 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicySettings(Record):
+class PolicySettings:
     """The knobs. Each policy reads those that concern it; docs/policies.md says which."""
 
     alpha: float | None = None
