@@ -18,6 +18,8 @@ RIDGE = 1.0
 MIN_SAMPLES = 96
 MAX_SAMPLES = 768
 """The inverse of a matrix this size takes some tens of milliseconds on one core, off the loop."""
+COMPARED = 256
+"""Rows that are compared at a time: as floats they fit into a cache."""
 SMALL = 128
 """Matrices up to this size are inverted in one go."""
 Rows = NDArray[np.int8]
@@ -36,7 +38,10 @@ class Guess:
 
     def of(self, vector: Vector) -> float:
         """Return the guessed log(1 + tokens)."""
-        cosines = self.rows.astype(np.float32) @ vector
+        cosines = np.empty(len(self.rows), np.float32)
+        for start in range(0, len(cosines), COMPARED):
+            part = self.rows[start : start + COMPARED]
+            np.matmul(part.astype(np.float32), vector, out=cosines[start : start + COMPARED])
         cosines *= self.scales
         return self.centre + float(self.weights @ _kernel(cosines))
 
