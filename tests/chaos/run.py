@@ -21,7 +21,7 @@ from time import perf_counter
 import aiohttp
 
 from tests.chaos import books
-from tests.chaos.clients import Clients, at_rate, session
+from tests.chaos.clients import Clients, at_rate, in_a_circle, session
 from tests.chaos.faults import Faults
 from tests.chaos.figures import Figure
 from tests.chaos.processes import Fleet, Plan, a_fleet
@@ -30,6 +30,8 @@ GPUS = ("A100-80G", "A6000", "L40S", "A100-80G")
 TENANTS = ("ada", "ben", "cyd")
 SPEED = 20.0
 WARM_UP_S = 8.0
+WARMING = 48
+"""Clients that send the short calls of a warm-up."""
 CANARY_S = 1.0
 SETTLE_S = 6.0
 """Longer than anybody keeps an idle connection."""
@@ -69,16 +71,32 @@ async def main(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         figure = await chaos(
-            folder, options.port, options.seconds, options.rate, options.seed, options.workers
+            folder,
+            options.port,
+            options.seconds,
+            options.rate,
+            options.seed,
+            workers=options.workers,
+            warm_up=options.warm_up,
         )
     print(figure.markdown())  # noqa: T201 - the report
     return 1 if figure.wrong else 0
 
 
 async def chaos(
-    folder: Path, port: int, seconds: float, rate: float, seed: int, workers: int = 1
+    folder: Path,
+    port: int,
+    seconds: float,
+    rate: float,
+    seed: int,
+    workers: int = 1,
+    warm_up: int = 0,
 ) -> Figure:
-    """Let everything befall a fleet; return what was seen."""
+    """Let everything befall a fleet; return what was seen.
+
+    Before the gateway is weighed it answers so many short calls of a few tokens: enough of them
+    fill what it remembers, up to its bounds.
+    """
     plan = Plan.emulated(
         port,
         GPUS,
@@ -91,6 +109,11 @@ async def chaos(
         await fleet.ready(http)
         clients = Clients(http, fleet.url)
         random = Random(seed)
+        key = fleet.keys[TENANTS[0]]
+        while len(clients.told) < warm_up:
+            await in_a_circle(
+                WARMING, 1.0, lambda: clients.call(stream=False, key=key, max_tokens=2)
+            )
         await at_rate(rate, WARM_UP_S, random, lambda: one(clients, fleet, random))
         before = await Size.of(fleet, http)
         faults = Faults(fleet, http, seed)
@@ -176,6 +199,7 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=20.0, help="calls or workflows a second")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--warm-up", type=int, default=0, help="short calls before it begins")
     parser.add_argument("--port", type=int, default=25000, help="this one and the eight after it")
     parser.add_argument("--workers", type=int, default=1, help="of the gateway")
     parser.add_argument("--keep", type=Path, help="an empty folder for logs and decisions")
