@@ -8,6 +8,7 @@ one, and its memory comes back at once. What is found is compared again by the w
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from math import sqrt
 from typing import NamedTuple
 
 import hnswlib
@@ -27,9 +28,11 @@ GRAPH_BYTES, GRAPH_ITEM_BYTES = 65_536 * 40, 8 + 4 * (2 * LINKS + 1) + 100
 BUILD_CHUNK = 256
 SCANNED = 1024
 """Coarse vectors that are compared at a time: as floats they fit into the first caches."""
-TOKENS, IS_CUT, STAGE, GUESS, SCALE, COARSE_SCALE = range(6)
+TOKENS, IS_CUT, STAGE, GUESS, SCALE = range(5)
 """Columns of what is kept of a sample beside its vector: one array, so that one look fetches it."""
-FACTS = 6
+FACTS = 5
+COARSE_RANGE = 4.0
+"""Coarse vectors reach that many times what their numbers are on average; what is beyond is cut."""
 MAX_STAGE_NUMBERS = 65_536
 Facts = NDArray[np.float32]
 
@@ -67,6 +70,8 @@ class _Generation:
         # All room in one go: growing would leave holes.
         self.rows = pages.zeros((room, vectors.dim), np.int8)
         self.coarse = pages.zeros((room, vectors.coarse_dim), np.int8)
+        # One scale for all of them: candidates are found without looking up each one's own.
+        self.coarse_scale = np.float32(COARSE_RANGE / sqrt(vectors.coarse_dim) / 127)
         self.facts: Facts = pages.zeros((room, FACTS), np.float32)
         self.graph: hnswlib.Index | None = None
         self.wants_graph = False
@@ -93,7 +98,8 @@ class _Generation:
         facts = self.facts[at]
         facts[:SCALE] = (sample.tokens, sample.is_cut, sample.stage, sample.guess)
         facts[SCALE] = _as_bytes(sample.vector, self.rows[at])
-        facts[COARSE_SCALE] = _as_bytes(self._vectors.coarse(sample.vector), self.coarse[at])
+        coarse = self._vectors.coarse(sample.vector) / self.coarse_scale
+        self.coarse[at] = np.rint(np.minimum(np.maximum(coarse, -127), 127))
         self.size += 1
 
     def candidates(self, coarse: Vector, count: int) -> NDArray[np.intp] | None:
@@ -111,7 +117,6 @@ class _Generation:
         for start in range(0, self.size, SCANNED):
             part = self.coarse[start : min(start + SCANNED, self.size)]
             np.matmul(part.astype(np.float32), coarse, out=every[start : start + len(part)])
-        every *= self.facts[: self.size, COARSE_SCALE]
         return every.argpartition(-count)[-count:]
 
     def copy(self, where: NDArray[np.intp] | None, rows: NDArray[np.int8], facts: Facts) -> int:
@@ -157,8 +162,7 @@ class Build:
         graph.set_ef(SEARCH_EFFORT)
         for start in range(0, full.size, BUILD_CHUNK):
             at = np.arange(start, min(start + BUILD_CHUNK, full.size))
-            rows = full.coarse[at] * full.facts[at, COARSE_SCALE, None]
-            graph.add_items(rows, at, num_threads=1)
+            graph.add_items(full.coarse[at] * full.coarse_scale, at, num_threads=1)
         self._graph = graph
 
     def keep(self) -> None:

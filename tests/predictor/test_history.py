@@ -45,11 +45,11 @@ def filled(count: int, window: int = 10_000) -> tuple[History, Vector]:
 def test_the_nearest_are_found(count: int, window: int, graphs: int) -> None:
     history, vectors = filled(count, window)
     assert sum(g.graph is not None for g in history.generations) == graphs
-    hits = 0
-    for vector in vectors[:20]:
+    hits, asked = 0, vectors[:100]
+    for vector in asked:
         found = set(history.nearest(vector, 10).facts[:, TOKENS].astype(int))
         hits += len(found & set(np.argsort(vectors @ vector)[-10:].tolist()))
-    assert hits >= 170  # bytes for floats, and a graph, cost a little
+    assert hits >= 8.5 * len(asked)  # bytes for floats, and a graph, cost a little
 
 
 def test_prompts_that_are_all_but_alike_are_found_too() -> None:
