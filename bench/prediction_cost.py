@@ -14,6 +14,7 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
+from gateway.predictor import pages
 from gateway.predictor.embedder import load_embedder
 from gateway.predictor.history import Histories, Sample
 from gateway.predictor.journal import Journal, Record
@@ -281,6 +282,7 @@ def soak(requests: int) -> Soak:
     rng = np.random.default_rng(9)
     rows = clustered(20_000, vectors.dim, rng)
     tokens = rng.lognormal(5.0, 1.0, 20_000) + 1
+    pages.give_back()  # what making them up took
     early, began = 0.0, perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(Path(folder) / "journal", vectors.name, vectors.dim, 40_000)
