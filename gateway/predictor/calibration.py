@@ -1,11 +1,12 @@
 """Monitor: do the forecasts keep their promises? Scores, and what follows from them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.predictor.histograms import EDGE, crps, mean_tokens, pit, pit_if_cut
+from gateway.predictor.histograms import EDGE, crps_of_each, mean_tokens, pit, pit_if_cut
 from gateway.predictor.query import Ended, Level, Mass
 
 PIT_BINS = 20
@@ -13,6 +14,9 @@ HALF_LIFE = 500
 SHORT_HALF_LIFE = 250
 LONG_HALF_LIFE = 2500
 RECENT = 500
+PINBALL = (10, 50, 90)
+"""Quantiles whose loss is told, in percent."""
+_PINBALL_SHARES = np.array(PINBALL) / 100
 MIN_TO_ACT = 200
 ACT_EVERY = 100
 EXPONENT_RANGE = (0.5, 1.4)
@@ -40,9 +44,9 @@ class Average:
         return self._total / self._weight if self._weight else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A forecast (uncapped, for one choice) and what came of it."""
+    """A forecast (uncapped, for one choice) and what came of it; scored once for all monitors."""
 
     mass: Mass
     """What was answered."""
@@ -52,6 +56,25 @@ class Outcome:
     level: Level
     tokens: float
     ended: Ended
+
+    @cached_property
+    def mean_tokens(self) -> float:
+        """Of the forecast."""
+        return mean_tokens(self.mass)
+
+    @cached_property
+    def pinball_tokens(self) -> tuple[float, ...]:
+        """The loss of each quantile of `PINBALL`."""
+        overs = self.tokens - np.interp(_PINBALL_SHARES, np.cumsum(self.mass), EDGE[1:])
+        return tuple(np.maximum(overs * _PINBALL_SHARES, overs * (_PINBALL_SHARES - 1)).tolist())
+
+    @cached_property
+    def crps_tokens(self) -> tuple[float, float] | None:
+        """Of levels 4-5 and of the stage; None: nobody asked levels 4-5."""
+        if self.similar_mass is None:
+            return None
+        similar, stage = crps_of_each(np.stack((self.similar_mass, self.stage_mass)), self.tokens)
+        return float(similar), float(stage)
 
 
 class Monitor:
@@ -66,7 +89,7 @@ class Monitor:
         self._pit: NDArray[np.float64] = np.zeros(PIT_BINS)
         self._covers = {share: Average(HALF_LIFE) for share in (50, 80, 95)}
         self._narrow_cover = Average(SHORT_HALF_LIFE)
-        self._pinball = {share: Average(HALF_LIFE) for share in (10, 50, 90)}
+        self._pinball = {share: Average(HALF_LIFE) for share in PINBALL}
         self._ended = {ended: Average(HALF_LIFE) for ended in Ended}
         self._levels = {level: Average(HALF_LIFE) for level in Level}
         self._scores = {
@@ -100,17 +123,13 @@ class Monitor:
             self._temper()
 
     def _score(self, outcome: Outcome) -> None:
-        below = np.cumsum(outcome.mass)
-        for percent, loss in self._pinball.items():
-            quantile = float(np.interp(percent / 100, below, EDGE[1:]))
-            over = outcome.tokens - quantile
-            loss.add(max(over * percent / 100, over * (percent / 100 - 1)))
-        self._recent[self._finished % RECENT] = mean_tokens(outcome.mass), outcome.tokens
+        for loss, tokens in zip(self._pinball.values(), outcome.pinball_tokens, strict=True):
+            loss.add(tokens)
+        self._recent[self._finished % RECENT] = outcome.mean_tokens, outcome.tokens
         self._finished += 1
-        if outcome.similar_mass is None:
+        if outcome.crps_tokens is None:
             return
-        similar = crps(outcome.similar_mass, outcome.tokens)
-        stage = crps(outcome.stage_mass, outcome.tokens)
+        similar, stage = outcome.crps_tokens
         for own, parent in self._scores.values():
             own.add(similar)
             parent.add(stage)
