@@ -20,7 +20,8 @@ from tests.chaos.scripts import flags, report
 ENGINES, SLOTS = 4, 12
 WORKERS = 100
 """Twice what is served at once: half of them wait."""
-WARM_UP = 2000
+WARM_UP = 20_000
+"""Calls after which what a gateway remembers is full, up to its bounds."""
 MORE_MEMORY = 0.05
 NOISE_BYTES = 8 * 1024 * 1024
 CANARY_S = 1.0
