@@ -22,6 +22,7 @@ COMPILED = (
     "gateway/backends/headers.py",
     "gateway/backends/relay.py",
     "gateway/backends/shapes.py",
+    "gateway/backends/sse.py",
     "gateway/telemetry/counters.py",
     "gateway/telemetry/histogram.py",
     "gateway/telemetry/requests.py",
