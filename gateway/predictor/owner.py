@@ -24,7 +24,7 @@ MAX_ASKS = 64
 """More could not be answered within any useful deadline."""
 MAX_OUTCOMES = 4096
 BATCH = 2
-"""Answered together, and told when all are worked out: with more the first would be late as well."""
+"""Answered together, and told when all are worked out: with more the first would be late, too."""
 INLINE_S = 0.001
 """Answers that lately took more CPU than this are not worked out on the event loop."""
 NEWEST_SHARE = 0.1
