@@ -77,7 +77,8 @@ class SseDecoder:
                 line = b"".join(self._line)
                 self._line.clear()
             if self._ends_event(line.rstrip(b"\r\n")):
-                events.append(self._event(piece[begin:end]))
+                is_all = end - begin == len(piece)
+                events.append(self._event(piece if is_all else piece[begin:end]))
                 begin = end
         if begin < len(piece):
             self._held.append(piece[begin:])
