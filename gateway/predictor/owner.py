@@ -25,7 +25,7 @@ MAX_ASKS = 64
 MAX_OUTCOMES = 4096
 BATCH = 2
 """Answered together, and told when all are worked out: with more the first would be late, too."""
-INLINE_S = 0.001
+INLINE_S = 0.0015
 """Answers that lately took more CPU than this are not worked out on the event loop."""
 NEWEST_SHARE = 0.1
 """Of the newest answer in what an answer takes."""
