@@ -218,15 +218,18 @@ class Owner:
         self._helper.submit(chore.run).add_done_callback(done)
 
     def _publish(self) -> None:
-        self._learner.flush()
-        p50, p99 = self._learner.seconds()
-        self.published = Published(
-            self._learner.history_sizes(),
-            self._learner.calibration(),
-            self._learner.nbytes,
-            p50,
-            p99,
-        )
+        # An answer on the loop lets go of the interpreter lock some twenty times, and each time it
+        # would wait for this to let go of it: better it is not begun meanwhile.
+        with self._use:
+            self._learner.flush()
+            p50, p99 = self._learner.seconds()
+            self.published = Published(
+                self._learner.history_sizes(),
+                self._learner.calibration(),
+                self._learner.nbytes,
+                p50,
+                p99,
+            )
         self._has_news, self._published_at = False, perf_counter()
 
 
