@@ -26,7 +26,8 @@ CONNECTIONS = 64
 PROMPTS = 5000
 PIECE = 10_000
 """Calls between two looks at the memory."""
-WARM_UP = 0.1
+WARM_UP = 0.3
+"""Share of the calls until what is remembered of prompts is full: of a million, 150,000 differ."""
 GROWTH = 0.05
 
 
@@ -68,7 +69,7 @@ async def volume(folder: Path, options: argparse.Namespace) -> Figure:
     figure.note("memory by tenths, MB", seen)
     grown = memory[-1] / warm - 1
     seen = f"{warm / 1e6:.1f} -> {memory[-1] / 1e6:.1f} MB ({100 * grown:+.1f} %)"
-    figure.claim("memory grows by <= 5 % after the first tenth", grown <= GROWTH, seen)
+    figure.claim("memory grows by <= 5 % after the first three tenths", grown <= GROWTH, seen)
     figure.none_of("gauges that are not back to 0", books.left_over(metrics))
     return figure
 
