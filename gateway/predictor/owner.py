@@ -1,8 +1,7 @@
 """Owner: the thread that owns the learner, fed by the event loop through bounded queues.
 
-While it has nothing to do the event loop borrows the learner for one answer: waking the thread and
-being woken by it would take about as long as a third of the answer, and mostly the loop would wait
-for the interpreter lock meanwhile.
+While it has nothing to do the event loop borrows the learner for one answer: handed over, that
+also waits for a core and for the interpreter lock, twice, and where cores are scarce it is late.
 """
 
 import asyncio
