@@ -189,8 +189,6 @@ async def latency_table() -> str:
         "busy: min",
         "p50",
         "CPU p50",
-        "handed over: min",
-        "p50",
     )
     predictor = await cost.filled(cost.HISTORY)
     cases = [(size, False) for size in SIZES] + [(10_000, True)]
@@ -202,8 +200,6 @@ async def latency_table() -> str:
         quiet = await measured()
         with cost.busy_core():
             busy = await measured()
-        with cost.handed_over(predictor):
-            handed = await measured()
     finally:
         predictor.close()
     rows = [
@@ -211,15 +207,13 @@ async def latency_table() -> str:
             f"{a.tokens} tokens, {a.kind}",
             *(f"{ms:.2f}" for ms in (a.min_ms, a.p50_ms, a.cpu_ms)),
             *(f"{ms:.2f}" for ms in (b.min_ms, b.p50_ms, b.cpu_ms)),
-            *(f"{ms:.2f}" for ms in (c.min_ms, c.p50_ms)),
         ]
-        for a, b, c in zip(quiet, busy, handed, strict=True)
+        for a, b in zip(quiet, busy, strict=True)
     ]
     return (
         "## Latency, ms\n\n`predict` from call to distribution with 10,000 samples of history, "
         "both generations full, each call in a turn of the loop of its own; targets: p50 0.5 "
-        "quiet, 0.9 with the other core busy. `handed over`: by the owner thread always, not busy."
-        f"\n\n{table(head, rows)}"
+        f"quiet, 0.9 with the other core busy.\n\n{table(head, rows)}"
     )
 
 

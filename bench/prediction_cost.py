@@ -99,17 +99,6 @@ async def latency(
     return Latency(tokens, kind, w.min(), float(np.median(w)), float(np.median(c)))
 
 
-@contextmanager
-def handed_over(predictor: LengthPredictor) -> Iterator[None]:
-    """Let nothing be worked out on the event loop meanwhile."""
-    assert predictor._owner is not None
-    kept, predictor._owner._inline_s = predictor._owner._inline_s, 0.0
-    try:
-        yield
-    finally:
-        predictor._owner._inline_s = kept
-
-
 def _spin(stop: Event) -> None:
     while not stop.is_set():
         sum(range(10_000))

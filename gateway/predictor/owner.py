@@ -1,8 +1,4 @@
-"""Owner: the thread that owns the learner, fed by the event loop through bounded queues.
-
-While it has nothing to do the event loop borrows the learner for one answer: handed over, that
-also waits for a core and for the interpreter lock, twice, and where cores are scarce it is late.
-"""
+"""Owner: the one thread that owns the learner, fed by the event loop through bounded queues."""
 
 import asyncio
 import logging
@@ -10,10 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from math import inf
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
-from time import perf_counter, thread_time
+from threading import Thread
+from time import perf_counter
 
 from gateway.predictor.chore import Chore
 from gateway.predictor.learner import Learner, Numbers
@@ -24,15 +19,10 @@ MAX_ASKS = 64
 MAX_OUTCOMES = 4096
 BATCH = 2
 """Answered together, and told when all are worked out: with more the first would be late, too."""
-INLINE_S = 0.0015
-"""Answers that lately took more CPU than this are not worked out on the event loop."""
-NEWEST_SHARE = 0.1
-"""Of the newest answer in what an answer takes."""
 PUBLISH_EVERY_S = 1.0
 
 Answer = tuple[Mass, Level] | None
 Reply = asyncio.Future[Answer]
-Answered = tuple[Reply, Answer]
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +39,10 @@ class Published:
 
 
 class Owner:
-    """Answers before it learns, learns before it restores; its callers wait for no queue."""
+    """Answers before it learns, learns before it restores; never blocks its callers."""
 
-    def __init__(self, learner: Learner, inline_s: float = INLINE_S) -> None:
+    def __init__(self, learner: Learner) -> None:
         self._learner = learner
-        self._inline_s = inline_s
-        # Held by whoever uses the learner. The event loop never waits for it.
-        self._use = Lock()
-        self._answer_s = inf
-        """CPU time of an answer, of late."""
-        self._may_inline = True
         self._asks: deque[tuple[Ticket, Reply]] = deque()
         self._outcomes: deque[tuple[Ticket, float, Ended]] = deque()
         self._calls: deque[Callable[[], None]] = deque()
@@ -91,31 +75,13 @@ class Owner:
         self._helper.shutdown(wait=True, cancel_futures=True)
 
     def ask(self, ticket: Ticket) -> Reply | None:
-        """Ask for levels 4-5; None: too many are waiting. On an event loop.
-
-        The reply is there at once where the answer is a quick one and the learner is free.
-        """
+        """Ask for levels 4-5; None: too many are waiting. On an event loop."""
         if len(self._asks) >= MAX_ASKS or self._is_closing:
             return None
-        loop = asyncio.get_running_loop()
-        reply: Reply = loop.create_future()
-        if self._may_inline and self._answer_s < self._inline_s and self._use.acquire(False):
-            # One in a turn of the loop: more in a row would be a stall.
-            self._may_inline = False
-            loop.call_soon(self._begin_turn)
-            try:
-                self._answer([(ticket, reply)], _set_results)
-            except Exception:  # one bad call must not end its request
-                log.exception("the length predictor stumbled")
-            finally:
-                self._use.release()
-            return reply
+        reply: Reply = asyncio.get_running_loop().create_future()
         self._asks.append((ticket, reply))
         self._tokens.put(None)
         return reply
-
-    def _begin_turn(self) -> None:
-        self._may_inline = True
 
     def tell(self, ticket: Ticket, tokens: float, ended: Ended) -> bool:
         """Report an outcome; false: it is dropped, too many are waiting."""
@@ -148,19 +114,14 @@ class Owner:
     def _step(self) -> None:
         """Do the most urgent thing, or wait for one."""
         if self._asks:
-            with self._use:
-                self._answer_batch()
+            self._answer()
         elif self._calls:
-            with self._use:
-                self._calls.popleft()()
+            self._calls.popleft()()
         elif self._outcomes:
             self._has_news = True
-            with self._use:
-                chore = self._learner.learn(*self._outcomes.popleft())
-            self._hand_over(chore)
+            self._hand_over(self._learner.learn(*self._outcomes.popleft()))
         elif self._is_restoring:
-            with self._use:
-                self._is_restoring, chore = self._learner.restore_one()
+            self._is_restoring, chore = self._learner.restore_one()
             self._has_news = True
             self._hand_over(chore)
         elif self._idle and not self._chores:
@@ -179,25 +140,17 @@ class Owner:
         except Empty:
             pass
 
-    def _answer_batch(self) -> None:
+    def _answer(self) -> None:
         batch = [self._asks.popleft() for _ in range(min(BATCH, len(self._asks)))]
         # A late one is not embedded here either: that is done when its outcome comes.
         waiting = [(ticket, reply) for ticket, reply in batch if not reply.done()]
-        if waiting:
-            self._answer(waiting, _deliver)
-
-    def _answer(
-        self, waiting: list[tuple[Ticket, Reply]], deliver: Callable[[list[Answered]], None]
-    ) -> None:
+        if not waiting:
+            return
         answers: list[Answer] = [None] * len(waiting)
-        began_s = thread_time()
         try:
             answers = self._learner.answer([ticket for ticket, _ in waiting])
         finally:
-            took_s = (thread_time() - began_s) / len(waiting)
-            kept_s = took_s if self._answer_s == inf else self._answer_s
-            self._answer_s = kept_s + NEWEST_SHARE * (took_s - kept_s)
-            deliver([(reply, answer) for (_, reply), answer in zip(waiting, answers, strict=True)])
+            _deliver([(reply, answer) for (_, reply), answer in zip(waiting, answers, strict=True)])
 
     def _hand_over(self, chore: Chore | None) -> None:
         if chore is None:
@@ -217,30 +170,27 @@ class Owner:
         self._helper.submit(chore.run).add_done_callback(done)
 
     def _publish(self) -> None:
-        # An answer on the loop lets go of the interpreter lock some twenty times, and each time it
-        # would wait for this to let go of it: better it is not begun meanwhile.
-        with self._use:
-            self._learner.flush()
-            p50, p99 = self._learner.seconds()
-            self.published = Published(
-                self._learner.history_sizes(),
-                self._learner.calibration(),
-                self._learner.nbytes,
-                p50,
-                p99,
-            )
+        self._learner.flush()
+        p50, p99 = self._learner.seconds()
+        self.published = Published(
+            self._learner.history_sizes(),
+            self._learner.calibration(),
+            self._learner.nbytes,
+            p50,
+            p99,
+        )
         self._has_news, self._published_at = False, perf_counter()
 
 
-def _deliver(answers: list[Answered]) -> None:
+def _deliver(answers: list[tuple[Reply, Answer]]) -> None:
     """Set results on the loop they belong to."""
+
+    def set_results() -> None:
+        for reply, answer in answers:
+            if not reply.done():
+                reply.set_result(answer)
+
     try:
-        answers[0][0].get_loop().call_soon_threadsafe(_set_results, answers)
+        answers[0][0].get_loop().call_soon_threadsafe(set_results)
     except RuntimeError:
         log.debug("an answer came after its event loop had closed")
-
-
-def _set_results(answers: list[Answered]) -> None:
-    for reply, answer in answers:
-        if not reply.done():
-            reply.set_result(answer)

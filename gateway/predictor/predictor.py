@@ -12,7 +12,7 @@ from gateway.predictor.history import Histories
 from gateway.predictor.journal import Journal
 from gateway.predictor.learner import Learner, Numbers
 from gateway.predictor.levels import Levels, Stage
-from gateway.predictor.owner import INLINE_S, Answer, Owner, Reply
+from gateway.predictor.owner import Answer, Owner, Reply
 from gateway.predictor.prediction import Prediction
 from gateway.predictor.prompt import bounded
 from gateway.predictor.query import Ended, Level, Mass, PromptQuery, Ticket
@@ -42,8 +42,6 @@ class PredictorSettings:
     """False: levels 0-3 only; no thread, no model, no journal."""
     deadline_s: float = 0.002
     """How long a call waits for levels 4-5 before the stage level answers."""
-    inline_s: float = INLINE_S
-    """CPU time up to which an answer is worked out on the event loop; 0: always on the thread."""
     window: int = 10_000
     """Samples kept for each model's search."""
     max_models: int = 8
@@ -115,7 +113,7 @@ class LengthPredictor:
         left = settings.max_bytes - vectors.nbytes - 12_000_000
         histories = Histories(vectors, settings.window, settings.max_models, max(left, 4_000_000))
         learner = Learner(Similar(vectors, histories), self._journal, settings.seed)
-        return Owner(learner, settings.inline_s)
+        return Owner(learner)
 
     def start(self) -> None:
         """Read what an earlier process learned, and start the thread."""

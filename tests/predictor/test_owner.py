@@ -43,9 +43,9 @@ class GatedLearner(Learner):
 
 
 @asynccontextmanager
-async def running(learner: Learner, inline_s: float = 10.0) -> AsyncIterator[Owner]:
+async def running(learner: Learner) -> AsyncIterator[Owner]:
     """Run an owner."""
-    owner = Owner(learner, inline_s)
+    owner = Owner(learner)
     owner.start()
     try:
         yield owner
@@ -140,95 +140,6 @@ def test_what_it_says_of_itself_is_published() -> None:
             assert owner.published.history_sizes == {"m": 1}
             assert owner.published.calibration["m"]["samples"] == 1
             assert owner.published.nbytes > 0
-
-    asyncio.run(story())
-
-
-async def asked(owner: Owner) -> asyncio.Future[tuple[Mass, Level] | None]:
-    """Ask once in a turn of the loop of its own, when there is nothing else to do."""
-    await owner.drained()
-    reply = owner.ask(a_ticket())
-    assert reply is not None
-    return reply
-
-
-def test_a_quick_answer_is_there_at_once() -> None:
-    async def story() -> None:
-        learner = GatedLearner()
-        async with running(learner) as owner:
-            await (await asked(owner))  # nobody knows yet how quick it is
-            reply = await asked(owner)
-            assert reply.done()
-            assert (await reply) == (MASS, Level.SIMILAR)
-            assert learner.threads[0] != learner.threads[1] == threading.get_ident()
-
-    asyncio.run(story())
-
-
-def test_in_one_turn_of_the_loop_one_answer_at_most_is_worked_out_on_it() -> None:
-    async def story() -> None:
-        learner = GatedLearner()
-        async with running(learner) as owner:
-            await (await asked(owner))
-            first, second = await asked(owner), owner.ask(a_ticket())
-            assert second is not None
-            assert (first.done(), second.done()) == (True, False)
-            assert await second is not None
-            assert (await asked(owner)).done()
-
-    asyncio.run(story())
-
-
-def test_answers_that_take_long_are_left_to_the_thread() -> None:
-    async def story() -> None:
-        async with running(GatedLearner(), inline_s=1e-9) as owner:
-            await (await asked(owner))
-            assert not (await asked(owner)).done()
-
-    asyncio.run(story())
-
-
-def test_a_bad_call_on_the_loop_does_not_fail_its_request(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def story() -> None:
-        async with running(GatedLearner()) as owner:
-            await (await asked(owner))
-            await owner.drained()
-            reply = owner.ask(a_ticket("boom"))
-            assert reply is not None
-            assert reply.result() is None
-            assert (await asked(owner)).done()
-
-    asyncio.run(story())
-    assert "ArithmeticError: boom" in caplog.text
-
-
-class SlowLearner(GatedLearner):
-    """Learns once its second gate is open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_learning, self.may_learn = threading.Event(), threading.Event()
-
-    def learn(self, *_: object) -> None:
-        """Say that it learns, and wait."""
-        self.is_learning.set()
-        self.may_learn.wait(10)
-
-
-def test_the_loop_does_not_wait_while_something_is_learned() -> None:
-    async def story() -> None:
-        learner = SlowLearner()
-        async with running(learner) as owner:
-            await (await asked(owner))
-            owner.tell(a_ticket(), 5, Ended.FINISHED)
-            assert await asyncio.to_thread(learner.is_learning.wait, 10)
-            reply = owner.ask(a_ticket())
-            assert reply is not None
-            assert not reply.done()
-            learner.may_learn.set()
-            assert await reply is not None
 
     asyncio.run(story())
 

@@ -153,7 +153,7 @@ class StuckEmbedder(LetterEmbedder):
 def test_past_the_deadline_the_stage_answers_and_the_outcome_is_learned() -> None:
     async def story() -> None:
         embedder = StuckEmbedder()
-        settings = PredictorSettings(deadline_s=0.01, inline_s=0.0)
+        settings = PredictorSettings(deadline_s=0.01)
         predictor = LengthPredictor(settings, embedder)
         predictor.start()
         try:
@@ -178,7 +178,7 @@ def test_past_the_deadline_the_stage_answers_and_the_outcome_is_learned() -> Non
 def test_a_client_that_leaves_while_waiting_leaves_nothing_behind() -> None:
     async def story() -> None:
         embedder = StuckEmbedder()
-        predictor = LengthPredictor(replace(PATIENT, inline_s=0.0), embedder)
+        predictor = LengthPredictor(PATIENT, embedder)
         predictor.start()
         try:
             await taught(predictor, WIDE, a_query("abc"))
