@@ -7,19 +7,19 @@ from dataclasses import replace
 from bench.data_plane_load import CASES, SEEN_PROMPTS, Rig, RigError, fetch
 from bench.data_plane_targets import Place, hexsage
 
-QUEUED = 4_000
-"""Enough to tell what each weighs; more come in faster than a busy machine takes them."""
+QUEUED = 9_800
+"""As many connections as a process may hold with 20,000 files open, one to an engine for each."""
 STREAMS = 1_000
 SLOTS = 16
-SETTLE_S = 60.0
-HOLD_MS = 90_000
+SETTLE_S = 100.0
+HOLD_MS = 150_000
 
 
 def measure_memory(rig: Rig, place: Place) -> dict[str, float]:
     """Return kilobytes a queued and a streaming request, each with 1 KB of prompt."""
     few_slots = replace(place, slots=SLOTS)
     many_slots = replace(place, backends=8)
-    waiting = {"connections": QUEUED, "think_us": HOLD_MS * 1000, "stagger_us": 2_000}
+    waiting = {"connections": QUEUED, "think_us": HOLD_MS * 1000, "stagger_us": 4_000}
     streaming = {
         "connections": STREAMS,
         "stream": 1,
