@@ -1,7 +1,7 @@
 """What of the gateway is compiled to machine code when a wheel is built.
 
 The same sources run either way: mypyc compiles what mypy has checked. An editable install is not
-compiled, so that what is edited is what runs; `make compiled` builds beside the sources.
+compiled, so that what is edited is what runs; `make compiled` makes a tree of its own.
 """
 
 from glob import glob

@@ -118,7 +118,8 @@ def _busy_s() -> float:
 
 
 def _print(seen: Mapping[tuple[str, int], list[Figures]], cores: int, rounds: int) -> None:
-    print(f"{cores} cores, {rounds} rounds, medians; `{' '.join(sys.argv)}`\n")
+    command = " ".join(["python -m bench.workers", *sys.argv[1:]])
+    print(f"{cores} cores, {rounds} rounds, medians; `{command}`\n")
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for (case, count), runs in seen.items():
 

@@ -1,8 +1,7 @@
 """How long will the answer be? Output-length distributions learned from finished requests.
 
 Levels 0-3 (prior, all traffic, model, stage and input length) live on the event loop and cost
-microseconds; levels 4-5 (similar prompts, repeats) belong to one owner thread with a deadline,
-which lends them to the loop while it is idle.
+microseconds; levels 4-5 (similar prompts, repeats) belong to one owner thread with a deadline.
 This folder knows numpy, onnxruntime, hnswlib and tokenizers, and nothing of HTTP or engines.
 """
 

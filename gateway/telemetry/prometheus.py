@@ -168,8 +168,7 @@ def _backends(backends: tuple[BackendGauges, ...]) -> Iterator[Metric]:
         ("prefill_slowness_ratio", "Time to read prompts, seen / configured.", "prefill_factor"),
         ("decode_slowness_ratio", "Time for a token, seen / configured.", "decode_factor"),
     ):
-        values = {backend.name: float(getattr(backend, field)) for backend in backends}
-        yield _gauge(f"hexsage_backend_{name}", text, "backend", values)
+        yield _gauge_of("backend", name, text, field, {each.name: each for each in backends})
     states = GaugeMetricFamily(
         "hexsage_backend_breaker",
         "1 for the state that the backend's circuit breaker is in.",
@@ -192,8 +191,7 @@ def _workers(workers: tuple[WorkerGauges, ...]) -> Iterator[Metric]:
         ),
         ("resident_memory_bytes", "Resident memory of the worker.", "memory_bytes"),
     ):
-        values = {str(worker.number): float(getattr(worker, field)) for worker in workers}
-        yield _gauge(f"hexsage_worker_{name}", text, "worker", values)
+        yield _gauge_of("worker", name, text, field, {str(each.number): each for each in workers})
     yield _counter(
         "hexsage_worker_restarts",
         "Workers that were started in the place of one that had died or hung.",
@@ -276,6 +274,12 @@ def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Met
     for value, number in sorted(values.items()):
         family.add_metric([value], float(number))
     return family
+
+
+def _gauge_of(kind: str, name: str, text: str, field: str, members: Mapping[str, object]) -> Metric:
+    """Return one field of each member of a kind, labelled with the member's name."""
+    values = {member: float(getattr(each, field)) for member, each in members.items()}
+    return _gauge(f"hexsage_{kind}_{name}", text, kind, values)
 
 
 def _counter(

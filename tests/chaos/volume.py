@@ -27,7 +27,7 @@ PROMPTS = 5000
 PIECE = 10_000
 """Calls between two looks at the memory."""
 WARM_UP = 0.3
-"""Share of the calls until what is remembered of prompts is full: of a million, 150,000 differ."""
+"""Share of the calls until what is remembered of prompts is full, which takes 150,000 of them."""
 GROWTH = 0.05
 
 

@@ -30,13 +30,11 @@ class GatedLearner(Learner):
         self.gate = threading.Event()
         self.gate.set()
         self.batches: list[int] = []
-        self.threads: list[int] = []
 
     def answer(self, tickets: Sequence[Ticket]) -> list[tuple[Mass, Level] | None]:
         """Wait, then answer each ticket alike."""
         self.gate.wait(10)
         self.batches.append(len(tickets))
-        self.threads.append(threading.get_ident())
         if any(ticket.text == "boom" for ticket in tickets):
             raise ArithmeticError("boom")
         return [(MASS, Level.SIMILAR) for _ in tickets]
