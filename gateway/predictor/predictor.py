@@ -12,7 +12,7 @@ from gateway.predictor.history import Histories
 from gateway.predictor.journal import Journal
 from gateway.predictor.learner import Learner, Numbers
 from gateway.predictor.levels import Levels, Stage
-from gateway.predictor.owner import Answer, Owner, Reply
+from gateway.predictor.owner import Owner, Reply
 from gateway.predictor.prediction import Prediction
 from gateway.predictor.prompt import bounded
 from gateway.predictor.query import Ended, Level, Mass, PromptQuery, Ticket
@@ -112,8 +112,7 @@ class LengthPredictor:
         # Stage rings, caches and regressions have bounds of their own, which are set aside here.
         left = settings.max_bytes - vectors.nbytes - 12_000_000
         histories = Histories(vectors, settings.window, settings.max_models, max(left, 4_000_000))
-        learner = Learner(Similar(vectors, histories), self._journal, settings.seed)
-        return Owner(learner)
+        return Owner(Learner(Similar(vectors, histories), self._journal, settings.seed))
 
     def start(self) -> None:
         """Read what an earlier process learned, and start the thread."""
@@ -144,7 +143,12 @@ class LengthPredictor:
             quick.ticket.text = ""
             return quick
         self._counts["asked"] += 1
-        answer = reply.result() if reply.done() else await self._in_time(reply)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._settings.deadline_s, self._give_up, reply)
+        try:
+            answer = await reply
+        finally:
+            timer.cancel()
         best = quick
         if answer is not None:
             ticket = quick.ticket
@@ -153,14 +157,6 @@ class LengthPredictor:
             best = self._finish(ticket, asks_more=False)
         self._repeats.remember(best)
         return best
-
-    async def _in_time(self, reply: Reply) -> Answer:
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._settings.deadline_s, self._give_up, reply)
-        try:
-            return await reply
-        finally:
-            timer.cancel()
 
     def _give_up(self, reply: Reply) -> None:
         if not reply.done():
