@@ -33,9 +33,12 @@ class Ended(StrEnum):
     """The client left, an upstream failed, a hedge lost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PromptQuery:
-    """One call, as far as the length of its answer goes."""
+    """One call, as far as the length of its answer goes.
+
+    Nobody changes one: it is not frozen because that makes each four times as dear to make.
+    """
 
     model: str
     """The served model: aliases are resolved."""
@@ -53,6 +56,14 @@ class PromptQuery:
     def __post_init__(self) -> None:
         if self.n < 1 or not self.stages:
             raise ValueError("n must be >= 1 and there must be a stage key")
+
+    def with_prompt_tokens(self, prompt_tokens: int) -> "PromptQuery":
+        """Return the same call with a prompt that long; the rest was checked when it was made."""
+        other = object.__new__(PromptQuery)
+        other.model, other.prompt_tokens, other.stages = self.model, prompt_tokens, self.stages
+        other.text, other.max_tokens = self.text, self.max_tokens
+        other.n, other.hint_tokens = self.n, self.hint_tokens
+        return other
 
 
 @dataclass(frozen=True, slots=True)
