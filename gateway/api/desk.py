@@ -19,7 +19,8 @@ from gateway.core.commands import Start
 from gateway.core.lengths import LengthDistribution
 from gateway.core.types import BackendId, InferenceRequest, RequestId, TenantId, WorkflowRef
 from gateway.runtime.clock import Clock
-from gateway.runtime.driver import Driver, Refused
+from gateway.runtime.driver import Driver
+from gateway.runtime.run import Refused
 from gateway.telemetry.histogram import SHORT, Histogram
 
 if TYPE_CHECKING:  # workers have no predictor, and no use for what it imports

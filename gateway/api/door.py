@@ -24,12 +24,14 @@ from gateway.backends.base import BackendError, Call, Header, Shape
 from gateway.core.outcomes import RejectReason
 from gateway.core.types import BackendId, TenantId
 from gateway.runtime.clock import Clock
-from gateway.runtime.driver import Refused
+from gateway.runtime.run import Refused
 
 STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 """Nothing between here and the client may gather events."""
 ABORT = "abort"
 """Where the server leaves, in the scope's state, the way to cut a connection."""
+WRITE = "write"
+"""And the way to write a piece of an answer that has begun at once; it says if there is room."""
 
 log = logging.getLogger(__name__)
 
@@ -224,6 +226,7 @@ class Exchange:
         self._has_status = True
         start = {"type": "http.response.start", "status": answer.status, "headers": headers}
         await self._send(start)
+        write = self._scope.get("state", {}).get(WRITE)
         while True:
             events = await answer.read()
             ended = answer.ended
@@ -234,6 +237,8 @@ class Exchange:
             )
             if ended:
                 return
+            if write is not None:
+                await answer.flow(write)
 
     async def _keep(self, turn: Turn, tenant: TenantId, asked: Asked) -> None:
         made_id = turn.answer.made_id

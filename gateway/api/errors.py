@@ -10,7 +10,7 @@ from gateway.api.codes import Code, OwnCode, Type, of_engine
 from gateway.backends.base import BackendError, EngineError, Header, Shape
 from gateway.backends.lenient_json import dumps
 from gateway.core.outcomes import FailureKind, RejectReason
-from gateway.runtime.driver import Refused
+from gateway.runtime.run import Refused
 
 
 class Row(NamedTuple):

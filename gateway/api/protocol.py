@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from gateway.api.asgi import RequestIds
 from gateway.api.disconnect import PRESENCE, Presence
-from gateway.api.door import ABORT
+from gateway.api.door import ABORT, WRITE
 from gateway.api.errors import ApiError, bad_request
 from gateway.backends.base import Header
 
@@ -52,6 +52,13 @@ class OneWrite(RequestResponseCycle):
             self._go_on(message.get("body", b""), ends=not message.get("more_body", False))
         else:
             await super().send(message)
+
+    def write(self, piece: bytes) -> bool:
+        """Write a piece of an answer that has begun, without waiting; return if there is room."""
+        if self.disconnected:
+            return False
+        self._go_on(piece, ends=False)
+        return not self.flow.write_paused
 
     def _begin(self, status: int, headers: Iterable[Header]) -> None:
         self.response_started = True
@@ -123,6 +130,9 @@ class Protocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         cycle.__class__ = OneWrite  # uvicorn names its own class, and asks nobody
+        assert isinstance(cycle, OneWrite)
+        if cycle.scope["method"] != "HEAD":
+            cycle.scope["state"][WRITE] = cycle.write
         super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:

@@ -1,6 +1,7 @@
 """What an engine answers: whole, as a stream, or as an error."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 from gateway.backends import engine_errors
@@ -49,6 +50,9 @@ class WholeAnswer:
     async def read(self) -> bytes:
         """Return b"": there is no stream."""
         return b""
+
+    async def flow(self, write: Callable[[bytes], bool]) -> None:
+        """Do nothing: there is no stream."""
 
     async def aclose(self) -> None:
         """Do nothing: the connection went back when the body was read."""
@@ -142,28 +146,74 @@ class StreamAnswer:
         if self._first:
             first, self._first = self._first, b""
             return first
-        relay, connection, loop = self._relay, self._connection, self._loop
-        # Comments are no progress, and the time that the client took is not the engine's.
-        self._quiet_since += loop.time() - self._left_at
-        self._is_waiting = True
+        relay = self._relay
+        self._wait()
         try:
             while not (relay.ended or relay.failure):
-                piece = connection.take() or await connection.read()
-                passed = relay.feed(piece) if piece else relay.finish()
-                if relay.data_events != self._seen_events:
-                    self._seen_events = relay.data_events
-                    self._quiet_since = self._heard_at = loop.time()
-                if passed:
+                piece = self._connection.take() or await self._connection.read()
+                if passed := self._take_in(piece):
                     return passed
         except BackendError as error:
             raise self._broken(error) from None
         finally:
-            self._is_waiting = False
-            self._left_at = loop.time()
+            self._leave()
         if relay.failure:
             self._stop()
             raise relay.failure
         return b""
+
+    async def flow(self, write: Callable[[bytes], bool]) -> None:
+        """Have whole events written the moment they come; see Answer."""
+        flowing: asyncio.Future[None] = self._loop.create_future()
+
+        def pass_on() -> None:
+            if flowing.done():  # what comes before the task runs is read
+                return
+            try:
+                if not self._pass_on(write):
+                    flowing.set_result(None)
+            except Exception as error:  # noqa: BLE001 - raised where the answer is relayed
+                flowing.set_exception(error)
+
+        self._wait()
+        self._connection.heard = pass_on
+        try:
+            pass_on()
+            await flowing
+        finally:
+            self._connection.heard = None
+            self._leave()
+
+    def _pass_on(self, write: Callable[[bytes], bool]) -> bool:
+        """Write what has come; return whether that is all there is to do."""
+        relay = self._relay
+        if self._first or relay.ended or relay.failure:
+            return False
+        piece = self._connection.take()
+        if piece and (passed := self._take_in(piece)):
+            if relay.ended or relay.failure:
+                self._first = passed  # it goes out with the end
+            elif not write(passed):
+                return False
+        return not (relay.ended or relay.failure or self._connection.is_over)
+
+    def _take_in(self, piece: bytes) -> bytes:
+        """Return what goes to the client of what the engine sent; b"" is its end."""
+        relay = self._relay
+        passed = relay.feed(piece) if piece else relay.finish()
+        if relay.data_events != self._seen_events:
+            self._seen_events = relay.data_events
+            self._quiet_since = self._heard_at = self._loop.time()
+        return passed
+
+    def _wait(self) -> None:
+        # Comments are no progress, and the time that the client took is not the engine's.
+        self._quiet_since += self._loop.time() - self._left_at
+        self._is_waiting = True
+
+    def _leave(self) -> None:
+        self._is_waiting = False
+        self._left_at = self._loop.time()
 
     async def aclose(self) -> None:
         """Give the connection back if the answer was read to its end, else close it."""

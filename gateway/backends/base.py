@@ -11,7 +11,7 @@ Whoever raises one of these has closed the connection to the engine first, which
 engine stop working on the call.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -230,6 +230,13 @@ class Answer(Protocol):
 
     async def read(self) -> bytes:
         """Return the next whole events of a stream, b"" at its end, or raise BackendError."""
+
+    async def flow(self, write: Callable[[bytes], bool]) -> None:
+        """Have whole events written the moment they come, while that is all there is to do.
+
+        It returns when `write`, which must not wait, says that there is no room for more, and when
+        the stream ends or fails: `read` has the rest, and says so. What `write` raises is raised.
+        """
 
     async def aclose(self) -> None:
         """Give the connection back if the answer was read to its end, else close it."""

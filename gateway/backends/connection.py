@@ -51,6 +51,7 @@ class Connection(asyncio.Protocol):
         "_writable",
         "has_answered",
         "headers",
+        "heard",
         "is_busy",
         "is_complete",
         "is_lost",
@@ -64,13 +65,10 @@ class Connection(asyncio.Protocol):
         self._loop = loop
         self._on_lost = on_lost
         self._parser = httptools.HttpResponseParser(self)
-        self._transport: asyncio.Transport
         self._waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._pieces: list[bytes] = []
         self._is_paused = False
-        self.headers: list[Header] = []
-        """The answer's, names in lower case."""
         self.is_busy = False
         self.is_lost = False
         self.sent_at = 0.0
@@ -78,10 +76,13 @@ class Connection(asyncio.Protocol):
 
     def _begin(self) -> None:
         self.status = 0
-        self.headers = []
+        self.headers: list[Header] = []
+        """The answer's, names in lower case."""
         self.has_answered = False
         """A byte of an answer is here."""
         self.is_complete = False
+        self.heard: Callable[[], None] | None = None
+        """Called, instead of waking whoever reads, when there is something to read or to end."""
         self._pieces.clear()
         self._size = 0
         self._failure: BackendError | None = ConnectionBroken() if self.is_lost else None
@@ -168,7 +169,7 @@ class Connection(asyncio.Protocol):
                 size += len(taken[-1])
             else:
                 await self._wait()
-        return taken[0] if len(taken) == 1 else b"".join(taken)
+        return b"".join(taken)
 
     def header(self, name: bytes) -> str:
         """Return the first header of a name; empty if there is none."""
@@ -176,6 +177,11 @@ class Connection(asyncio.Protocol):
             if known == name:
                 return value.decode("latin-1")
         return ""
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more will come."""
+        return self.is_complete or self._failure is not None
 
     @property
     def is_reusable(self) -> bool:
@@ -220,13 +226,14 @@ class Connection(asyncio.Protocol):
 
     def _wake(self) -> None:
         waiter = self._waiter
-        if waiter is not None and not waiter.done():
+        if self.heard is not None:
+            self.heard()
+        elif waiter is not None and not waiter.done():
             waiter.set_result(None)
 
     def _taken(self) -> bytes:
-        pieces = self._pieces
-        taken = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()
+        taken = b"".join(self._pieces)
+        self._pieces.clear()
         self._size = 0
         if self._is_paused:
             self._is_paused = False
@@ -249,19 +256,15 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self.fail(BadAnswer(_NOT_HTTP))
-            return
-        if self._size > size:
-            self._lean_bytes = 0
-        else:
-            self._lean_bytes += len(data)
+            self._is_bad = True
+        self._lean_bytes = 0 if self._size > size else self._lean_bytes + len(data)
         if self._is_bad or (self._lean_bytes > MAX_HEAD_BYTES and not self.is_complete):
             self.fail(BadAnswer(_NOT_HTTP))
             return
+        self._wake()
         if self._size > HIGH_BYTES and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
-        self._wake()
 
     def eof_received(self) -> None:
         """The engine has said all: what is still to be sent would find nobody."""
@@ -293,10 +296,9 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """The engine takes more, or there is nobody any more."""
-        if self._writable is not None:
-            if not self._writable.done():
-                self._writable.set_result(None)
-            self._writable = None
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
 
     # What the parser calls. It swallows what is raised here: failures are noted.
 
@@ -327,12 +329,10 @@ class Connection(asyncio.Protocol):
         self._is_head_whole = True
         self._header_bytes = 0
         self._is_kept = self._parser.should_keep_alive()
-        if self._parser.get_http_version() not in ("1.1", "1.0"):
-            self._is_bad = True
+        self._is_bad |= self._parser.get_http_version() not in ("1.1", "1.0")
         names = {name for name, _ in self.headers}
         if b"transfer-encoding" in names:
-            if self.header(b"transfer-encoding").strip().lower() != "chunked":
-                self._is_bad = True
+            self._is_bad |= self.header(b"transfer-encoding").strip().lower() != "chunked"
         elif b"content-length" not in names and status not in _BODILESS:
             self._is_to_the_end = True
 

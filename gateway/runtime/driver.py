@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import NamedTuple, Protocol
+from types import TracebackType
+from typing import Protocol
 
 from gateway.backends.base import Answer, BackendClient, BackendError, Call, TimedOut, Usage
 from gateway.core.commands import Command, Evict, Recall, Reject, Settle, Start, Stop, WorkflowEnded
@@ -22,6 +23,7 @@ from gateway.core.events import (
 from gateway.core.outcomes import FailureKind, RejectReason
 from gateway.core.types import BackendId, InferenceRequest, RequestId
 from gateway.runtime.clock import Clock
+from gateway.runtime.run import Refused, Run, Served
 
 Observer = Callable[[float, Event, Sequence[Command]], None]
 """Is shown every event with the commands that followed. It must not raise, and not keep long."""
@@ -41,45 +43,6 @@ class SchedulerLike(Protocol):
 
     def handle(self, event: Event, now: float) -> Sequence[Command]:
         """Take in one fact; return what to do about it."""
-
-
-class Refused(Exception):
-    """The scheduler turned a request away, before or after it was queued or started."""
-
-    def __init__(self, reason: RejectReason, retry_after_s: float | None = None) -> None:
-        super().__init__(reason.value)
-        self.reason = reason
-        self.retry_after_s = retry_after_s
-
-
-class Served(NamedTuple):
-    """An answer that has begun, and why it comes from where it comes."""
-
-    answer: Answer
-    start: Start
-
-
-class Run(Protocol):
-    """A request that has arrived, and what becomes of it. Nothing here may raise."""
-
-    @property
-    def id(self) -> RequestId:
-        """The request's."""
-
-    def start(self, start: Start) -> None:
-        """Send it."""
-
-    def refuse(self, why: Exception) -> None:
-        """Tell its client why not."""
-
-    def stop(self, reason: RejectReason) -> None:
-        """End it for a reason that its client is to be told."""
-
-    def recall(self) -> None:
-        """End an attempt whose answer has not begun; one that has goes on."""
-
-    def settle(self) -> None:
-        """Its books are closed."""
 
 
 class Driver:
@@ -114,11 +77,15 @@ class Driver:
 
     def enter(self, run: Run, request: InferenceRequest) -> None:
         """A request arrives that somebody else carries out; it must `leave`, once it is settled."""
-        self._runs[run.id] = run
+        self.add(run)
         self.feed(Arrived(request))
 
+    def add(self, run: Run) -> None:
+        """A request is about to arrive."""
+        self._runs[run.id] = run
+
     def leave(self, request_id: RequestId) -> None:
-        """Forget a request that has entered."""
+        """Forget a request."""
         del self._runs[request_id]
 
     def find(self, request_id: RequestId) -> Run | None:
@@ -135,75 +102,24 @@ class Driver:
         """Return the way of a request: see `carry`."""
         return self.carry(request.id, partial(self.feed, Arrived(request)), call)
 
-    @asynccontextmanager
-    async def carry(
+    def carry(
         self, request_id: RequestId, arrive: Callable[[], None], call: Call
-    ) -> AsyncIterator[Served]:
+    ) -> AbstractAsyncContextManager[Served]:
         """Have a request arrive, wait for its turn and hand out the answer when it has begun.
 
         Raises Refused or BackendError, from here or, once the answer has begun, through `read`.
         However it is left, the connection to the engine is given back or closed first and the
         scheduler hears how it ended; a caller that leaves early has abandoned the request.
         """
-        run = self._runs[request_id] = _Run(request_id, self.feed)
-        try:
-            arrive()
-            served = await self._open(run, call)
-            async with aclosing(served.answer):
-                yield served
-        except BackendError as error:
-            run.end(Failed(run.id, error.kind, retryable=False, output_tokens=run.output_tokens))
-            raise
-        except asyncio.CancelledError:
-            if run.stopped_for is None:
-                raise
-            run.task.uncancel()
-            raise Refused(run.stopped_for) from None
-        finally:
-            # Pessimistic until proven: whatever went wrong, the books must balance.
-            run.end(Abandoned(run.id, run.output_tokens))
-            del self._runs[run.id]
+        return _Run(self, request_id, arrive, call)
 
-    async def _open(self, run: "_Run", call: Call) -> Served:
-        while True:
-            start = await run.turn
-            try:
-                answer = await self._attempt(run, call, start)
-            except BackendError as error:
-                log.info(
-                    "attempt %d on %s: %s (%s)",
-                    start.attempt,
-                    start.backend_id,
-                    error.kind,
-                    str(error),  # a record that is kept must not keep the whole call
-                    extra={"request_id": run.id},
-                )
-                run.turn = asyncio.get_running_loop().create_future()
-                run.output_tokens = 0
-                run.failure = error
-                self.feed(Failed(run.id, error.kind, retryable=error.retryable))
-                if run.is_settled:  # perhaps long ago: nobody will say so again
-                    run.settle()
-            else:
-                return Served(answer, start)
-
-    async def _attempt(self, run: "_Run", call: Call, start: Start) -> Answer:
+    async def attempt(self, run: "_Run", call: Call, start: Start) -> Answer:
         """Send the call; return when its answer has begun, or raise BackendError."""
         if self._traceparent is not None and (header := self._traceparent(run.id)) is not None:
             call = call.below(header)
-        try:
-            async with asyncio.timeout(None) as limit:
-                # What has been read of an upload cannot be sent to another backend.
-                run.limit = limit if call.upload is None else None
-                return await self._clients[start.backend_id].open(
-                    call, run, engine_priority=start.engine_priority, attempt=start.attempt
-                )
-        except TimeoutError:
-            recalled = TimedOut(FailureKind.TIMEOUT_FIRST_TOKEN)
-            recalled.retryable = True  # the connection is closed, and no client has seen a byte
-            raise recalled from None
-        finally:
-            run.limit = None
+        return await self._clients[start.backend_id].open(
+            call, run, engine_priority=start.engine_priority, attempt=start.attempt
+        )
 
     def _feed_at(self, now: float, event: Event) -> None:
         """No `await` from here on: one event is handled whole before the next."""
@@ -254,60 +170,170 @@ class Driver:
 
 
 class _Run:
-    """One request on its way: its turn, and the facts that its backend tells of it."""
+    """One request on its way: its turn, and the facts that its backend tells of it.
 
-    def __init__(self, request_id: RequestId, feed: Callable[[Event], None]) -> None:
+    `async with` it: see `Driver.carry`.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_arrive",
+        "_call",
+        "_driver",
+        "_failure",
+        "_has_ended",
+        "_is_recalled",
+        "_is_settled",
+        "_is_under_way",
+        "_output_tokens",
+        "_recall",
+        "_stopped_for",
+        "_task",
+        "_turn",
+        "id",
+    )
+
+    def __init__(
+        self, driver: Driver, request_id: RequestId, arrive: Callable[[], None], call: Call
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         self.id = request_id
-        self.task = task
-        self.turn: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
-        self.failure: BackendError | None = None
+        self._driver = driver
+        self._arrive = arrive
+        self._call = call
+        self._task = task
+        self._turn: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
+        self._answer: Answer | None = None
+        self._failure: BackendError | None = None
         """Why its latest attempt failed."""
-        self.is_settled = False
-        self.stopped_for: RejectReason | None = None
-        self.output_tokens = 0
-        self.limit: asyncio.Timeout | None = None
-        """Of an attempt whose answer has not begun."""
-        self._feed = feed
+        self._is_settled = False
+        self._stopped_for: RejectReason | None = None
+        self._output_tokens = 0
+        self._is_under_way = False
+        """An attempt is, whose answer has not begun."""
+        self._recall: asyncio.Handle | None = None
+        self._is_recalled = False
         self._has_ended = False
 
+    async def __aenter__(self) -> Served:
+        self._driver.add(self)
+        try:
+            self._arrive()
+            return await self._open()
+        except BaseException as error:
+            self._over(error)
+            raise
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._answer is not None
+        try:
+            await self._answer.aclose()
+        except BaseException as error:
+            self._over(error)
+            raise
+        self._over(exc)
+
+    async def _open(self) -> Served:
+        while True:
+            start = await self._turn
+            try:
+                self._answer = await self._attempt(start)
+            except BackendError as error:
+                log.info(
+                    "attempt %d on %s: %s (%s)",
+                    start.attempt,
+                    start.backend_id,
+                    error.kind,
+                    str(error),  # a record that is kept must not keep the whole call
+                    extra={"request_id": self.id},
+                )
+                self._turn = asyncio.get_running_loop().create_future()
+                self._output_tokens = 0
+                self._failure = error
+                self._driver.feed(Failed(self.id, error.kind, retryable=error.retryable))
+                if self._is_settled:  # perhaps long ago: nobody will say so again
+                    self.settle()
+            else:
+                return Served(self._answer, start)
+
+    async def _attempt(self, start: Start) -> Answer:
+        self._is_under_way = True
+        try:
+            return await self._driver.attempt(self, self._call, start)
+        except asyncio.CancelledError:
+            if not self._is_recalled or self._task.uncancel():
+                raise
+            recalled = TimedOut(FailureKind.TIMEOUT_FIRST_TOKEN)
+            recalled.retryable = True  # the connection is closed, and no client has seen a byte
+            raise recalled from None
+        finally:
+            self._is_recalled = self._is_under_way = False
+            if self._recall is not None:
+                self._recall.cancel()
+                self._recall = None
+
+    def _over(self, error: BaseException | None) -> None:
+        """Close the books; raise what its client is to be told in place of this error."""
+        try:
+            if isinstance(error, BackendError):
+                tokens = self._output_tokens
+                self._end(Failed(self.id, error.kind, retryable=False, output_tokens=tokens))
+            elif isinstance(error, asyncio.CancelledError) and self._stopped_for is not None:
+                self._task.uncancel()
+                raise Refused(self._stopped_for) from None
+        finally:
+            # Pessimistic until proven: whatever went wrong, the books must balance.
+            if not self._has_ended:
+                self._end(Abandoned(self.id, self._output_tokens))
+            self._driver.leave(self.id)
+
     def first_token(self) -> None:
-        self.output_tokens = 1
-        self._feed(FirstToken(self.id))
+        self._output_tokens = 1
+        self._driver.feed(FirstToken(self.id))
 
     def progressed(self, output_tokens: int) -> None:
-        self.output_tokens = output_tokens
-        self._feed(Progressed(self.id, output_tokens))
+        self._output_tokens = output_tokens
+        self._driver.feed(Progressed(self.id, output_tokens))
 
     def finished(self, usage: Usage) -> None:
-        self.output_tokens = usage.output_tokens
-        self.end(Finished(self.id, *usage))
+        self._output_tokens = usage.output_tokens
+        self._end(Finished(self.id, *usage))
 
-    def end(self, event: Event) -> None:
+    def _end(self, event: Event) -> None:
         """Tell how it ended, once, unless the books are closed."""
-        if not self.is_settled and not self._has_ended:
+        if not self._is_settled and not self._has_ended:
             self._has_ended = True
-            self._feed(event)
+            self._driver.feed(event)
 
     def start(self, start: Start) -> None:
-        if not self.turn.done():  # its client left this very tick; Abandoned is on its way
-            self.turn.set_result(start)
+        if not self._turn.done():  # its client left this very tick; Abandoned is on its way
+            self._turn.set_result(start)
 
     def refuse(self, why: Exception) -> None:
-        if not self.turn.done():
-            self.turn.set_exception(why)
-            self.turn.exception()  # it is no loss if its client has just left
+        if not self._turn.done():
+            self._turn.set_exception(why)
+            self._turn.exception()  # it is no loss if its client has just left
 
     def settle(self) -> None:
-        self.is_settled = True
-        if self.failure is not None:
-            self.refuse(self.failure)  # unless there is another turn, or a reason why not
+        self._is_settled = True
+        if self._failure is not None:
+            self.refuse(self._failure)  # unless there is another turn, or a reason why not
 
     def recall(self) -> None:
-        if self.limit is not None:
-            self.limit.reschedule(asyncio.get_running_loop().time())
+        # What has been read of an upload cannot be sent to another backend.
+        if self._is_under_way and self._recall is None and self._call.upload is None:
+            self._recall = asyncio.get_running_loop().call_soon(self._call_back)
+
+    def _call_back(self) -> None:
+        self._is_recalled = True
+        self._task.cancel()
 
     def stop(self, reason: RejectReason) -> None:
-        self.stopped_for = reason
-        self.task.cancel()
+        self._stopped_for = reason
+        self._task.cancel()

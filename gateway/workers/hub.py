@@ -28,7 +28,8 @@ from gateway.core.events import (
 )
 from gateway.core.outcomes import RejectReason
 from gateway.core.types import BackendId, InferenceRequest, RequestId
-from gateway.runtime.driver import Driver, Refused
+from gateway.runtime.driver import Driver
+from gateway.runtime.run import Refused
 from gateway.telemetry.gauges import WorkerGauges
 from gateway.workers import vitals, wire
 from gateway.workers.fleet import Fleet

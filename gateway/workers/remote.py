@@ -18,7 +18,8 @@ from gateway.core.events import Event
 from gateway.core.outcomes import RejectReason
 from gateway.core.types import BackendId, RequestId
 from gateway.runtime.clock import Clock
-from gateway.runtime.driver import Driver, Refused, Run
+from gateway.runtime.driver import Driver
+from gateway.runtime.run import Refused, Run
 from gateway.workers import wire
 from gateway.workers.fleet import Fleet
 from gateway.workers.link import Link

@@ -8,7 +8,7 @@ import pytest
 from gateway.api.errors import FAILURES, REFUSALS, failure, refusal
 from gateway.backends.base import ConnectFailed, EngineError, TimedOut
 from gateway.core.outcomes import FailureKind, RejectReason
-from gateway.runtime.driver import Refused
+from gateway.runtime.run import Refused
 
 
 def test_every_reason_has_a_row() -> None:

@@ -10,7 +10,7 @@ from gateway.api import errors
 from gateway.api.errors import FAILURES, REFUSALS, ApiError
 from gateway.backends.base import BackendError
 from gateway.core.outcomes import FailureKind
-from gateway.runtime.driver import Refused
+from gateway.runtime.run import Refused
 from tests.api.harness import a_gateway, chat, overhearing
 from tests.backends.fake_backend import (
     Script,

@@ -12,7 +12,8 @@ from gateway.core.commands import Command
 from gateway.core.events import BackendChanged, Event
 from gateway.core.scheduler import Scheduler
 from gateway.core.types import BackendId, BackendState, InferenceRequest
-from gateway.runtime.driver import Driver, Refused
+from gateway.runtime.driver import Driver
+from gateway.runtime.run import Refused
 from gateway.sim.engine import EngineModel
 from gateway.sim.engine_calls import EngineCall, FirstTokenAt
 from gateway.sim.simulator import Arrival, Fault, FaultKind

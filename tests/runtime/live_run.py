@@ -14,7 +14,8 @@ from gateway.backends.base import BackendError, Call, Listener, Usage
 from gateway.core.commands import Command
 from gateway.core.events import Event
 from gateway.core.types import BackendId, InferenceRequest
-from gateway.runtime.driver import Driver, Refused, SchedulerLike
+from gateway.runtime.driver import Driver, SchedulerLike
+from gateway.runtime.run import Refused
 from tests.virtual_time import VirtualClock, sleep_until
 
 ServiceS = Callable[[InferenceRequest, BackendId], float]
@@ -37,6 +38,9 @@ class TimedAnswer:
     async def read(self) -> bytes:
         """Return nothing: it is whole."""
         return b""
+
+    async def flow(self, write: Callable[[bytes], bool]) -> None:
+        """Leave all to `read`."""
 
     async def aclose(self) -> None:
         """Do nothing."""

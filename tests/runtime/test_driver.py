@@ -1,7 +1,7 @@
 """The driver carries out what the scheduler wants, and the books balance whatever goes wrong."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -36,7 +36,8 @@ from gateway.core.types import (
     WorkflowKey,
     WorkflowRef,
 )
-from gateway.runtime.driver import Driver, Refused
+from gateway.runtime.driver import Driver
+from gateway.runtime.run import Refused
 from tests.builders import a_backend, a_request
 from tests.virtual_time import VirtualClock, run_in_virtual_time, sleep_until
 
@@ -89,6 +90,9 @@ class ScriptedAnswer:
             self.ended = True
             self._listener.finished(self.usage)
         return b"x"
+
+    async def flow(self, write: Callable[[bytes], bool]) -> None:
+        """Leave all to `read`."""
 
     async def aclose(self) -> None:
         self.closed = True
