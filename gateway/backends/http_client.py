@@ -25,6 +25,7 @@ from gateway.backends.base import (
 )
 from gateway.backends.connection import Connection
 from gateway.backends.connections import Connections, Origin
+from gateway.backends.deadlines import Deadlines
 from gateway.backends.dialect import Dialect, Mender
 from gateway.backends.relay import Renaming
 from gateway.backends.shapes import RELAYS, RawRelay
@@ -80,6 +81,7 @@ class HttpClient:
         self._bounds = bounds or Bounds()
         self._streams: set[StreamAnswer] = set()
         """Those that have begun and not ended."""
+        self._deadlines = Deadlines()
         self._unbegun = 0
         """Streams that are waited for."""
         self.busy_until = 0.0
@@ -103,37 +105,34 @@ class HttpClient:
         self, call: Call, listener: Listener, *, engine_priority: int, attempt: int
     ) -> Answer:
         """Send the call; return once the answer has begun, or raise BackendError."""
-        try:
-            return await self._open(call, listener, engine_priority, attempt)
-        except BackendError as error:
-            if call.upload is not None and call.upload.is_begun:
-                error.retryable = False
-            raise
-
-    async def _open(
-        self, call: Call, listener: Listener, engine_priority: int, attempt: int
-    ) -> Answer:
         timeouts = replace(self._timeouts, **call.timeouts) if call.timeouts else self._timeouts
-        ends_by = asyncio.get_running_loop().time() + timeouts.total_s
+        now = asyncio.get_running_loop().time()
+        ends_by = now + timeouts.total_s
         self.busy_until = max(self.busy_until, ends_by)
-        begin_s = timeouts.first_token_s if call.stream else timeouts.total_s
+        begin_s = min(timeouts.first_token_s, timeouts.total_s) if call.stream else timeouts.total_s
+        task = asyncio.current_task()
+        assert task is not None
         self._unbegun += call.stream
+        self._deadlines.begin(task, now + begin_s)
         try:
-            async with asyncio.timeout(min(begin_s, timeouts.total_s)):
-                try:
-                    answer = await self._ask(call, listener, engine_priority, attempt, ends_by)
-                except EngineError as error:
-                    if not self._dialect.adapts_to(error):
-                        raise
-                    answer = await self._ask(call, listener, engine_priority, attempt, ends_by)
-        except TimeoutError:
-            late = FailureKind.TIMEOUT_FIRST_TOKEN if call.stream else FailureKind.TIMEOUT_TOTAL
-            raise TimedOut(late) from None
-        except ConnectFailed as failure:
-            if not failure.is_late:
+            try:
+                answer = await self._ask(call, listener, engine_priority, attempt, ends_by)
+            except EngineError as error:
+                if not self._dialect.adapts_to(error):
+                    raise
+                answer = await self._ask(call, listener, engine_priority, attempt, ends_by)
+        except asyncio.CancelledError:
+            if not self._deadlines.end(task) or task.uncancel():
+                raise
+            kind = FailureKind.TIMEOUT_FIRST_TOKEN if call.stream else FailureKind.TIMEOUT_TOTAL
+            raise TimedOut(kind) from None
+        except BackendError as error:
+            if isinstance(error, ConnectFailed) and not error.is_late:
                 self._on_unreachable()
+            error.retryable = error.retryable and not _has_begun(call)
             raise
         finally:
+            self._deadlines.end(task)
             self._unbegun -= call.stream
         return answer
 
@@ -160,16 +159,23 @@ class HttpClient:
         connection = self._connections.take_idle()
         if connection is not None:
             try:
-                return await _sent(connection, head, call, body)
-            except ConnectionBroken:
-                is_stale = (
-                    not connection.has_answered
-                    and asyncio.get_running_loop().time() - connection.sent_at <= STALE_WITHIN_S
-                )
-                if not is_stale or (call.upload is not None and call.upload.is_begun):
+                _say(connection, head, call, body)
+                await connection.head()
+            except BaseException as error:
+                connection.close()
+                if not _was_stale(connection, error) or _has_begun(call):
                     raise
+            else:
+                return connection
         connect_s = call.timeouts.get("connect_s", self._timeouts.connect_s)
-        return await _sent(await self._connections.connect(connect_s), head, call, body)
+        connection = await self._connections.connect(connect_s)
+        try:
+            _say(connection, head, call, body)
+            await connection.head()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _head_of(self, call: Call, body: bytes, attempt: int) -> bytes:
         target = self._origin.path + call.path
@@ -242,22 +248,30 @@ class HttpClient:
         return stream
 
 
-async def _sent(connection: Connection, head: bytes, call: Call, body: bytes) -> Connection:
-    """Send a call; return the connection when the head of an answer is here."""
-    try:
-        if call.upload is not None:
-            connection.send(head)
-            connection.send_more(call.upload.pieces(), is_chunked=call.upload.length is None)
-        elif len(body) > BODY_WORTH_PIECES_BYTES:
-            connection.send(head)
-            connection.send_more(_pieces(body), is_chunked=False)
-        else:
-            connection.send(head + body)
-        await connection.head()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def _say(connection: Connection, head: bytes, call: Call, body: bytes) -> None:
+    """Send a call; what is long follows as fast as the engine takes it."""
+    if call.upload is not None:
+        connection.send(head)
+        connection.send_more(call.upload.pieces(), is_chunked=call.upload.length is None)
+    elif len(body) > BODY_WORTH_PIECES_BYTES:
+        connection.send(head)
+        connection.send_more(_pieces(body), is_chunked=False)
+    else:
+        connection.send(head + body)
+
+
+def _was_stale(connection: Connection, error: BaseException) -> bool:
+    """Return whether the engine had closed a pooled connection before it was used again."""
+    return (
+        isinstance(error, ConnectionBroken)
+        and not connection.has_answered
+        and asyncio.get_running_loop().time() - connection.sent_at <= STALE_WITHIN_S
+    )
+
+
+def _has_begun(call: Call) -> bool:
+    """Return whether some of an upload has been sent: it cannot be sent again."""
+    return call.upload is not None and call.upload.is_begun
 
 
 async def _pieces(body: bytes) -> AsyncIterator[bytes]:
