@@ -206,6 +206,40 @@ async def test_each_event_goes_on_as_it_comes() -> None:
         assert max(gaps) < 0.2
 
 
+async def test_a_reader_that_falls_behind_holds_the_engine_back_and_gets_all_in_order() -> None:
+    events = [frame(f"{number:06}" * 10_000) for number in range(300)]
+    engines: list[Exchange] = []
+    held_for = 0
+
+    async def script(exchange: Exchange) -> None:
+        engines.append(exchange)
+        await streams(*events, frame("", "stop"), DONE)(exchange)
+
+    def is_held() -> bool:
+        nonlocal held_for
+        waiting = engines[0].writer.transport.get_write_buffer_size()
+        held_for = held_for + 1 if waiting else 0
+        return held_for == 20
+
+    async with a_fake_backend(script) as engine, a_gateway(engine) as gw:
+        lazy = await gw.dial(chat(stream=True))
+        await lazy.read_until(b"\r\n\r\n")
+        await gw.until(is_held)
+
+        assert await unchunked(lazy.reader) == b"".join(events) + frame("", "stop") + DONE
+        assert gw.settled() == {("completed", ""): 1}
+
+
+async def unchunked(reader: asyncio.StreamReader) -> bytes:
+    """What is sent in chunks."""
+    pieces = []
+    async with asyncio.timeout(20):
+        while size := int(await reader.readline(), 16):
+            pieces.append(await reader.readexactly(size))
+            await reader.readline()
+    return b"".join(pieces)
+
+
 async def test_pieces_that_hold_several_events_are_taken_apart() -> None:
     async with a_fake_backend(streams(b"".join(STREAM))) as engine, a_gateway(engine) as gw:
         reply = await gw.post(chat(stream=True))
