@@ -13,10 +13,10 @@ between.
 import json
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.core.commands import Command, Settle, WorkflowEnded
 from gateway.core.events import Arrived, Event
@@ -37,13 +37,45 @@ UNNAMED = "unnamed"
 UNNAMED_STAGE = "call"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredCall:
+class AnsweredCall(NamedTuple):
     """One completed call."""
 
     arrived_at: float
     ended_at: float
-    call: TraceCall
+    stage: str | None
+    prompt_tokens: int
+    output_tokens: int
+    template: Template | None
+
+    def traced(self) -> TraceCall:
+        """Return it as part of a trace."""
+        prompt_tokens = max(self.prompt_tokens, 1)
+        name, shared_tokens = self.template or (None, 0)
+        return TraceCall(
+            stage=self.stage or UNNAMED_STAGE,
+            prompt_tokens=prompt_tokens,
+            output_tokens=max(self.output_tokens, 1),
+            template=name,
+            template_tokens=min(shared_tokens, prompt_tokens),
+        )
+
+
+class _Ended(NamedTuple):
+    """A workflow or a single call that is complete."""
+
+    name: str
+    calls: list[AnsweredCall]
+    arrived_at: float
+    deadline_s: float | None
+
+    def traced(self, zero_at: float) -> TraceWorkflow:
+        """Return it as part of a trace that begins at this instant."""
+        return TraceWorkflow(
+            name=self.name,
+            steps=tuple(steps_of(self.calls)),
+            arrival_s=self.arrived_at - zero_at,
+            deadline_s=self.deadline_s,
+        )
 
 
 @dataclass(slots=True)
@@ -56,8 +88,8 @@ class Recorder:
     """The latest traffic. `observe` is an observer of the driver (or of a simulation's log)."""
 
     def __init__(self, max_recorded: int = MAX_RECORDED) -> None:
-        self._recorded: deque[TraceWorkflow] = deque(maxlen=max_recorded)
-        """Arrival times are instants of the clock."""
+        self._recorded: deque[_Ended] = deque(maxlen=max_recorded)
+        """Put into steps when somebody asks: that is once in minutes."""
         self._open: OrderedDict[tuple[str, str], _OpenWorkflow] = OrderedDict()
         self._templates: dict[str, Template] = {}
         """Of requests that are not settled, if they have one."""
@@ -82,8 +114,9 @@ class Recorder:
 
     def trace(self, since: float = -inf) -> list[TraceWorkflow]:
         """Return what arrived at or after `since`, by arrival, counted from the first arrival."""
-        recent = [w for w in self._recorded if w.arrival_s is not None and w.arrival_s >= since]
-        return _from_zero(recent)
+        recent = [ended for ended in self._recorded if ended.arrived_at >= since]
+        recent.sort(key=lambda ended: ended.arrived_at)
+        return [ended.traced(recent[0].arrived_at) for ended in recent]
 
     def answered(
         self,
@@ -120,9 +153,15 @@ class Recorder:
         template = self._templates.pop(settled.request_id, None)
         if settled.outcome is not Outcome.COMPLETED:
             return
-        call = _call(settled.stage, settled.prompt_tokens, settled.output_tokens, template)
         self.answered(
-            AnsweredCall(arrived_at=settled.arrived_at, ended_at=settled.ended_at, call=call),
+            AnsweredCall(
+                settled.arrived_at,
+                settled.ended_at,
+                settled.stage,
+                settled.prompt_tokens,
+                settled.output_tokens,
+                template,
+            ),
             settled.workflow,
             settled.workflow_name,
             settled.deadline_at,
@@ -131,15 +170,9 @@ class Recorder:
     def _record(
         self, name: str, calls: list[AnsweredCall], began_at: float, deadline_at: float | None
     ) -> None:
+        deadline_s = None if deadline_at is None else max(deadline_at - began_at, 0.0)
         first_at = min(call.arrived_at for call in calls)
-        self._recorded.append(
-            TraceWorkflow(
-                name=name,
-                steps=tuple(steps_of(calls)),
-                arrival_s=first_at,
-                deadline_s=None if deadline_at is None else max(deadline_at - began_at, 0.0),
-            )
-        )
+        self._recorded.append(_Ended(name, calls, first_at, deadline_s))
 
 
 def steps_of(calls: Iterable[AnsweredCall]) -> list[TraceStep]:
@@ -199,15 +232,17 @@ def _read_line(recorder: Recorder, templates: dict[str, Template], line: dict[st
             template = templates.pop(command["request_id"], None)
             if command["outcome"] != Outcome.COMPLETED:
                 return
-            call = _call(
-                command["stage"], command["prompt_tokens"], command["output_tokens"], template
+            call = AnsweredCall(
+                float(command["arrived_at"]),
+                float(command["ended_at"]),
+                command["stage"],
+                command["prompt_tokens"],
+                command["output_tokens"],
+                template,
             )
+            call.traced()  # what cannot be one is told of with its line
             recorder.answered(
-                AnsweredCall(
-                    arrived_at=float(command["arrived_at"]),
-                    ended_at=float(command["ended_at"]),
-                    call=call,
-                ),
+                call,
                 None if command["workflow"] is None else _key(command["workflow"]),
                 command["workflow_name"],
                 command["deadline_at"],
@@ -223,29 +258,9 @@ def _key(value: list[str]) -> tuple[str, str]:
     return tenant, id
 
 
-def _call(
-    stage: str | None, prompt_tokens: int, output_tokens: int, template: Template | None
-) -> TraceCall:
-    prompt_tokens = max(prompt_tokens, 1)
-    name, shared_tokens = template or (None, 0)
-    return TraceCall(
-        stage=stage or UNNAMED_STAGE,
-        prompt_tokens=prompt_tokens,
-        output_tokens=max(output_tokens, 1),
-        template=name,
-        template_tokens=min(shared_tokens, prompt_tokens),
-    )
-
-
 def _step(calls: Sequence[AnsweredCall], last_end: float | None) -> TraceStep:
     began_at = min(call.arrived_at for call in calls)
     return TraceStep(
-        calls=tuple(call.call for call in calls),
+        calls=tuple(call.traced() for call in calls),
         tool_s=0.0 if last_end is None else max(began_at - last_end, 0.0),
     )
-
-
-def _from_zero(workflows: list[TraceWorkflow]) -> list[TraceWorkflow]:
-    starts_at = min((w.arrival_s or 0.0 for w in workflows), default=0.0)
-    shifted = [replace(w, arrival_s=(w.arrival_s or 0.0) - starts_at) for w in workflows]
-    return sorted(shifted, key=lambda workflow: workflow.arrival_s or 0.0)
