@@ -1,7 +1,7 @@
 """Lesson: what is predicted of one call, and learned from its end."""
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.api.calls import Asked
@@ -149,7 +149,7 @@ class Lesson:
         if outline.query is None:
             self._unpredicted = LengthDistribution.point(outline.output_tokens)
             return False
-        query = replace(outline.query, prompt_tokens=self.prompt_tokens)
+        query = outline.query.with_prompt_tokens(self.prompt_tokens)
         self._prediction = self._school.predictor.predict_quick(query)
         return self._prediction.asks_more
 

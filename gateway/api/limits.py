@@ -147,7 +147,7 @@ class Permit:
     def __init__(self, account: Account, prompt_tokens: int) -> None:
         self._account = account
         self._requests = 1
-        self._tokens: float = prompt_tokens
+        self._tokens = float(prompt_tokens)
 
     def expect(self, output_tokens: float, now: float) -> None:
         """Charge the predicted answer; ApiError 429, and nothing charged at all, if it is too much.
