@@ -16,7 +16,8 @@ import numpy as np
 
 from gateway.predictor import pages
 from gateway.predictor.embedder import load_embedder
-from gateway.predictor.history import Histories, Sample
+from gateway.predictor.generation import Sample
+from gateway.predictor.history import Histories
 from gateway.predictor.journal import Journal, Record
 from gateway.predictor.levels import Levels
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings

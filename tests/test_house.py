@@ -21,7 +21,6 @@ TESTED_ELSEWHERE = {
     "gateway/core/types.py": "tests/core/test_fleet.py",
     "gateway/backends/base.py": "tests/backends/test_relay.py",
     "gateway/predictor/chore.py": "tests/predictor/test_owner.py",
-    "gateway/predictor/query.py": "tests/predictor/test_predictor.py",
     "gateway/runtime/clock.py": "tests/runtime/test_driver.py",
     # Parts of the engine model, tested through it.
     "gateway/sim/batching.py": "tests/sim/test_engine.py",

@@ -4,12 +4,13 @@ Not a forecast by itself, but a second coordinate: of prompts equally similar, t
 length is alike say more.
 """
 
-from dataclasses import dataclass
+from math import exp
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.predictor import pages
+from gateway.predictor.floats import Floats as Room
 from gateway.predictor.query import Vector
 
 KERNEL_WIDTH = 0.35
@@ -18,37 +19,38 @@ RIDGE = 1.0
 MIN_SAMPLES = 96
 MAX_SAMPLES = 768
 """The inverse of a matrix this size takes some tens of milliseconds on one core, off the loop."""
-COMPARED = 256
-"""Rows that are compared at a time: as floats they fit into a cache."""
 SMALL = 128
 """Matrices up to this size are inverted in one go."""
 Rows = NDArray[np.int8]
 Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
 class Guess:
     """A fitted regression."""
 
-    rows: Rows
-    scales: Floats
-    """What makes floats of the rows' bytes."""
-    weights: Floats
-    centre: float
+    def __init__(self, rows: Rows, scales: Floats, weights: Floats, centre: float) -> None:
+        self.packed = rows
+        self.floats: Floats | None = None
+        """Of the rows, as long as it is lent room for them."""
+        self.centre = centre
+        # Of exp((cosine - 1) / width) the constant part is in the weights, the width in the scales.
+        self._scales = scales / np.float32(KERNEL_WIDTH)
+        self._weights = weights * np.float32(exp(-1.0 / KERNEL_WIDTH))
 
-    def of(self, vector: Vector) -> float:
+    def of(self, vector: Vector, room: Room) -> float:
         """Return the guessed log(1 + tokens)."""
-        cosines = np.empty(len(self.rows), np.float32)
-        for start in range(0, len(cosines), COMPARED):
-            part = self.rows[start : start + COMPARED]
-            np.matmul(part.astype(np.float32), vector, out=cosines[start : start + COMPARED])
-        cosines *= self.scales
-        return self.centre + float(self.weights @ _kernel(cosines))
+        floats = self.floats
+        if floats is None:
+            floats = room.lend(self)
+        kernel = floats[: len(self.packed)].dot(vector)
+        kernel *= self._scales
+        np.exp(kernel, out=kernel)
+        return self.centre + float(self._weights.dot(kernel))
 
     @property
     def nbytes(self) -> int:
         """Memory, in bytes."""
-        return self.rows.nbytes + self.scales.nbytes + self.weights.nbytes
+        return self.packed.nbytes + self._scales.nbytes + self._weights.nbytes
 
 
 def fit(

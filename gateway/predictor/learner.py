@@ -11,8 +11,8 @@ import numpy as np
 
 from gateway.predictor.calibration import Monitor, Outcome
 from gateway.predictor.chore import Chore
+from gateway.predictor.generation import Sample
 from gateway.predictor.histograms import tempered
-from gateway.predictor.history import Sample
 from gateway.predictor.journal import Journal, Record
 from gateway.predictor.query import Ended, Level, Mass, Ticket
 from gateway.predictor.similar import Similar

@@ -13,18 +13,10 @@ from numpy.typing import NDArray
 from gateway.predictor import guess
 from gateway.predictor.chore import Chore
 from gateway.predictor.constancy import Constancy
+from gateway.predictor.floats import Floats
+from gateway.predictor.generation import GUESS, IS_CUT, STAGE, TOKENS, Sample
 from gateway.predictor.histograms import BUCKETS, blurred, buckets_of, posterior, total
-from gateway.predictor.history import (
-    GUESS,
-    IS_CUT,
-    STAGE,
-    TOKENS,
-    Histories,
-    History,
-    Latest,
-    Neighbours,
-    Sample,
-)
+from gateway.predictor.history import Histories, History, Latest, Neighbours
 from gateway.predictor.levels import RATIO_SAMPLES
 from gateway.predictor.query import Again, Level, Mass, Ticket
 from gateway.predictor.vectors import Vectors
@@ -83,12 +75,18 @@ class Similar:
     vectors: Vectors
     histories: Histories
     _models: dict[str, _Model] = field(default_factory=dict)
+    _guessing: Floats = field(init=False)
+    """Room for the rows of the guess that was asked last."""
+
+    def __post_init__(self) -> None:
+        self._guessing = Floats(1, (guess.MAX_SAMPLES, self.vectors.dim))
 
     @property
     def nbytes(self) -> int:
         """Memory, in bytes."""
         guesses = sum(m.fitted.nbytes for m in self._models.values() if m.fitted)
-        return self.vectors.nbytes + self.histories.nbytes + guesses
+        unpacked = self._guessing.nbytes + self.histories.unpacked_nbytes
+        return self.vectors.nbytes + self.histories.nbytes + guesses + unpacked
 
     def embed(self, tickets: Sequence[Ticket]) -> None:
         """Give each ticket its vector, and drop its text."""
@@ -108,7 +106,7 @@ class Similar:
         found = None if history is None else history.nearest(ticket.vector, NEIGHBOURS)
         known = self._models.get(ticket.query.model)
         if known is not None and known.fitted is not None:
-            ticket.guess = known.fitted.of(ticket.vector)
+            ticket.guess = known.fitted.of(ticket.vector, self._guessing)
         number = self.histories.stage_number(ticket.stage)
         parent_weight = SIMILAR_PARENT if own >= EARLY else SIMILAR_PARENT_EARLY
         same = None
@@ -150,7 +148,7 @@ class Similar:
         if ticket.again is not None and not is_cut:
             known.constancy.learn(ticket.again, tokens)
         if np.isnan(ticket.guess) and known.fitted is not None:
-            ticket.guess = known.fitted.of(ticket.vector)
+            ticket.guess = known.fitted.of(ticket.vector, self._guessing)
         number = self.histories.stage_number(ticket.stage)
         sample = Sample(ticket.vector, tokens, is_cut, number, ticket.guess)
         return self.add(ticket.query.model, sample)

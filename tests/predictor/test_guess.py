@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from gateway.predictor import guess as module
+from gateway.predictor.floats import Floats as Room
 from gateway.predictor.guess import Guess
 from gateway.predictor.query import Vector
 
+ROOM = Room(1, (module.MAX_SAMPLES, 8))
 Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
 
 
@@ -31,8 +33,19 @@ def test_it_learns_what_bends() -> None:
     rows, target = world(300)
     guess, _ = fit(rows, target, np.zeros(300, bool))
     new, truth = world(200, seed=2)
-    found = np.array([guess.of(row) for row in new])
+    found = np.array([guess.of(row, ROOM) for row in new])
     assert np.corrcoef(found, truth)[0, 1] > 0.9
+
+
+def test_it_says_the_centre_and_the_weighed_kernel() -> None:
+    rows, _ = world(200)
+    packed, scales = np.rint(127 * rows).astype(np.int8), np.full(200, 1 / 127, np.float32)
+    weights = np.linspace(-1, 1, 200, dtype=np.float32)
+
+    said = Guess(packed, scales, weights, 5.0).of(rows[3], ROOM)
+
+    kernel = np.exp((packed * scales[:, None] @ rows[3] - 1) / module.KERNEL_WIDTH)
+    assert said == pytest.approx(5.0 + weights @ kernel, rel=1e-5)
 
 
 def test_what_it_says_of_its_own_rows_it_says_without_having_seen_them() -> None:
@@ -41,7 +54,7 @@ def test_what_it_says_of_its_own_rows_it_says_without_having_seen_them() -> None
     others = np.arange(120) != 7
     without, _ = fit(rows[others], target[others], np.zeros(119, bool))
     # The centre, too, would move a little.
-    assert guesses[7] == pytest.approx(without.of(rows[7]), abs=0.02)
+    assert guesses[7] == pytest.approx(without.of(rows[7], ROOM), abs=0.02)
 
 
 def test_cut_samples_teach_nothing_but_are_guessed() -> None:

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
+from gateway.predictor import generation
 from gateway.predictor import history as module
 from gateway.predictor.embedder import HashingEmbedder
-from gateway.predictor.history import GUESS, TOKENS, Histories, History, Sample
+from gateway.predictor.floats import Floats
+from gateway.predictor.generation import GUESS, TOKENS, Sample
+from gateway.predictor.history import Histories, History
 from gateway.predictor.query import Vector
 from gateway.predictor.vectors import Vectors
 
@@ -38,11 +41,16 @@ def filled(count: int, window: int = 10_000) -> tuple[History, Vector]:
     [
         pytest.param(50, 10_000, 0, id="fewer than are asked for"),
         pytest.param(900, 10_000, 0, id="all whole vectors"),
-        pytest.param(1500, 10_000, 0, id="all coarse vectors"),
+        pytest.param(1500, 10_000, 0, id="all coarse vectors as floats"),
+        pytest.param(2900, 3000, 0, id="of two generations"),
         pytest.param(1500, 2400, 1, id="a graph, and the rest whole"),
+        pytest.param(1500, 12_000, 0, id="all coarse vectors as bytes"),
     ],
 )
-def test_the_nearest_are_found(count: int, window: int, graphs: int) -> None:
+def test_the_nearest_are_found(
+    count: int, window: int, graphs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "GRAPH_ABOVE", 5000 if window != 2400 else 1100)
     history, vectors = filled(count, window)
     assert sum(g.graph is not None for g in history.generations) == graphs
     hits, asked = 0, vectors[:100]
@@ -52,8 +60,9 @@ def test_the_nearest_are_found(count: int, window: int, graphs: int) -> None:
     assert hits >= 8.5 * len(asked)  # bytes for floats, and a graph, cost a little
 
 
-def test_prompts_that_are_all_but_alike_are_found_too() -> None:
+def test_prompts_that_are_all_but_alike_are_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their graph falls into parts: a search reaches fewer than it is asked for."""
+    monkeypatch.setattr(generation, "GRAPH_ABOVE", 1000)
     room, rng = 1200, np.random.default_rng(1)
     histories = Histories(VECTORS, 2 * room, 2, 10**9)
     (prompt,) = rows(1)
@@ -87,7 +96,10 @@ def test_the_older_generation_goes_when_the_newer_is_full() -> None:
     assert np.concatenate(kept).min() == 150
 
 
-def test_a_graph_whose_memory_was_needed_elsewhere_is_not_used() -> None:
+def test_a_graph_whose_memory_was_needed_elsewhere_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(generation, "GRAPH_ABOVE", 1000)
     room = 1200
     limit = 4 * room * (VECTORS.dim + VECTORS.coarse_dim + 24) + 4_000_000
     histories = Histories(VECTORS, 2 * room, 8, limit)
@@ -107,7 +119,7 @@ def test_a_graph_whose_memory_was_needed_elsewhere_is_not_used() -> None:
 
 
 def test_an_empty_history_has_no_neighbours() -> None:
-    assert len(History(100, VECTORS).nearest(rows(1)[0], 5).similarity) == 0
+    assert len(History(100, VECTORS, Floats(0, (1, 1))).nearest(rows(1)[0], 5).similarity) == 0
 
 
 def test_guesses_go_beside_the_samples_they_are_of() -> None:
@@ -126,7 +138,8 @@ def test_models_are_bounded_least_recently_used_first() -> None:
     assert set(histories.sizes()) == {"a", "c"}
 
 
-def test_bytes_are_bounded() -> None:
+def test_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "GRAPH_ABOVE", 1000)
     limit = 5_000_000
     histories = Histories(VECTORS, 4000, 8, limit)
     for number, vector in enumerate(rows(20_000)):

@@ -1,0 +1,53 @@
+"""One generation of samples."""
+
+import numpy as np
+import pytest
+
+from gateway.predictor.embedder import HashingEmbedder
+from gateway.predictor.floats import Floats
+from gateway.predictor.generation import EXACT_BELOW, SCALE, TOKENS, Generation, Sample
+from gateway.predictor.query import Vector
+from gateway.predictor.vectors import Vectors
+
+VECTORS = Vectors(HashingEmbedder())
+COUNT = EXACT_BELOW + 200
+
+
+def unit(count: int) -> Vector:
+    """Return vectors of length one."""
+    rows = np.random.default_rng(2).standard_normal((count, VECTORS.dim))
+    found: Vector = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    return found
+
+
+def test_a_sample_is_kept_to_the_precision_of_a_byte() -> None:
+    kept, (vector,) = Generation(4, VECTORS, Floats(0, (1, 1))), unit(1)
+    kept.add(Sample(vector, 70.0, True, 3, 4.5))
+    rows, facts = kept.near(vector, 10)
+    assert facts[0, :SCALE] == pytest.approx([70.0, 1.0, 3.0, 4.5])
+    assert rows[0] * facts[0, SCALE] == pytest.approx(vector, abs=0.51 * float(facts[0, SCALE]))
+
+
+def test_floats_lent_in_between_take_part_in_what_comes_then() -> None:
+    room = Floats(1, (2 * COUNT, VECTORS.coarse_dim))
+    kept, vectors = Generation(2 * COUNT, VECTORS, room), unit(COUNT + 1)
+    for number, vector in enumerate(vectors[:-1]):
+        kept.add(Sample(vector, number, False, 0))
+    kept.near(VECTORS.coarse(vectors[0]), 1)  # lends it the room
+    kept.add(Sample(vectors[-1], COUNT, False, 0))
+
+    _, facts = kept.near(VECTORS.coarse(vectors[-1]), 1)
+
+    assert kept.floats is not None
+    assert facts[:, TOKENS].tolist() == [COUNT]
+
+
+def test_two_that_share_one_room_find_what_each_alone_would() -> None:
+    room = Floats(1, (COUNT, VECTORS.coarse_dim))
+    pair, vectors = [Generation(COUNT, VECTORS, room) for _ in range(2)], unit(2 * COUNT)
+    for number, vector in enumerate(vectors):
+        pair[number % 2].add(Sample(vector, number, False, 0))
+    for number in range(20):
+        coarse = VECTORS.coarse(vectors[number])
+        _, facts = pair[number % 2].near(coarse, 1)
+        assert facts[:, TOKENS].tolist() == [number]
