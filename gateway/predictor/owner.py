@@ -20,6 +20,14 @@ MAX_OUTCOMES = 4096
 BATCH = 2
 """Answered together, and told when all are worked out: with more the first would be late, too."""
 PUBLISH_EVERY_S = 1.0
+LULL_S = 0.02
+"""How long outcomes wait for each other once one was learned: to wake the thread for each takes
+longer than to learn it."""
+MANY = 64
+"""So many outcomes wait no longer."""
+SLICE_S, PAUSE_S = 0.001, 0.00005
+"""After so long a time of learning the thread steps aside, so that the event loop can run: it holds
+the interpreter lock."""
 
 Answer = tuple[Mass, Level] | None
 Reply = asyncio.Future[Answer]
@@ -39,7 +47,11 @@ class Published:
 
 
 class Owner:
-    """Answers before it learns, learns before it restores; never blocks its callers."""
+    """Answers before it learns, learns before it restores; never blocks its callers.
+
+    What is asked wakes the thread at once. An outcome wakes it if it sleeps; after it has learned
+    all there are it takes no notice of more for a lull, unless they become many or all are wanted.
+    """
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
@@ -47,13 +59,17 @@ class Owner:
         self._outcomes: deque[tuple[Ticket, float, Ended]] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._idle: deque[Reply] = deque()
-        # One token for each thing put into a queue: it wakes the thread, and carries nothing.
+        # A token wakes the thread, and carries nothing.
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="hexsage-lengths", daemon=True)
         # Of ordinary priority: a nice thread that loses its core while it holds the interpreter
         # lock keeps the event loop waiting until it gets one again.
         self._helper = ThreadPoolExecutor(1, "hexsage-lengths-chores")
         self._chores = 0
+        self._is_asleep = False
+        """Nothing but a token wakes it, and an outcome has to bring one."""
+        self._rests_until = 0.0
+        self._works_since = 0.0
         self._is_restoring = False
         self._is_closing = False
         self._has_news = False
@@ -88,7 +104,8 @@ class Owner:
         if len(self._outcomes) >= MAX_OUTCOMES or self._is_closing:
             return False
         self._outcomes.append((ticket, tokens, ended))
-        self._tokens.put(None)
+        if self._is_asleep or len(self._outcomes) == MANY:
+            self._tokens.put(None)
         return True
 
     async def drained(self) -> None:
@@ -117,9 +134,8 @@ class Owner:
             self._answer()
         elif self._calls:
             self._calls.popleft()()
-        elif self._outcomes:
-            self._has_news = True
-            self._hand_over(self._learner.learn(*self._outcomes.popleft()))
+        elif self._outcomes and self._is_due():
+            self._learn()
         elif self._is_restoring:
             self._is_restoring, chore = self._learner.restore_one()
             self._has_news = True
@@ -132,13 +148,43 @@ class Owner:
         if self._has_news and perf_counter() - self._published_at >= PUBLISH_EVERY_S:
             self._publish()
 
-    def _wait(self) -> None:
+    def _is_due(self) -> bool:
+        """Tell whether outcomes have waited for each other long enough."""
+        return (
+            perf_counter() >= self._rests_until or len(self._outcomes) >= MANY or bool(self._idle)
+        )
+
+    def _learn(self) -> None:
+        """Take in one outcome."""
+        self._has_news, self._rests_until = True, 0.0
         try:
-            self._tokens.get(timeout=PUBLISH_EVERY_S if self._has_news else None)
-            while True:  # as many may have come as there were things in a batch
+            self._hand_over(self._learner.learn(*self._outcomes.popleft()))
+        finally:
+            now = perf_counter()
+            if not self._outcomes:
+                self._rests_until = now + LULL_S
+            elif now - self._works_since > SLICE_S:
+                self._sleep(PAUSE_S)
+
+    def _wait(self) -> None:
+        left_s = self._rests_until - perf_counter()
+        if left_s > 0:
+            self._sleep(left_s)
+            return
+        self._is_asleep = True
+        if not self._outcomes:  # one that came before it was said to be asleep brought no token
+            self._sleep(PUBLISH_EVERY_S if self._has_news else None)
+        self._is_asleep = False
+
+    def _sleep(self, timeout_s: float | None) -> None:
+        """Let the others run until there is a token."""
+        try:
+            self._tokens.get(timeout=timeout_s)
+            while not self._tokens.empty():  # one look at the queues serves all that have come
                 self._tokens.get_nowait()
         except Empty:
             pass
+        self._works_since = perf_counter()
 
     def _answer(self) -> None:
         batch = [self._asks.popleft() for _ in range(min(BATCH, len(self._asks)))]

@@ -142,6 +142,109 @@ def test_what_it_says_of_itself_is_published() -> None:
     asyncio.run(story())
 
 
+class CountingLearner(GatedLearner):
+    """Says when it has learned so many."""
+
+    def __init__(self, wanted: int) -> None:
+        super().__init__()
+        self.wanted, self.learned = wanted, 0
+        self.has_learned = threading.Event()
+
+    def learn(self, *_: object) -> None:
+        """Count one more."""
+        self.learned += 1
+        if self.learned == self.wanted:
+            self.has_learned.set()
+
+    def wait(self, wanted: int) -> None:
+        """Wait until it has learned so many in all; those of before have been learned."""
+        self.has_learned.clear()
+        self.wanted = wanted
+        if self.learned < wanted:
+            assert self.has_learned.wait(10)
+        assert self.learned == wanted
+
+
+def test_an_outcome_is_learned_at_once_and_the_next_after_a_lull() -> None:
+    async def story() -> None:
+        learner = CountingLearner(1)
+        async with running(learner) as owner:
+            for wanted in range(1, 60):  # whatever it is at when they come
+                for _ in range(wanted % 3):
+                    owner.tell(a_ticket(), 5, Ended.FINISHED)
+                learner.wait(sum(number % 3 for number in range(wanted + 1)))
+
+    asyncio.run(story())
+
+
+def test_outcomes_that_come_within_a_lull_wake_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LULL_S", 60.0)
+
+    async def story() -> None:
+        learner, rests = CountingLearner(1), threading.Event()
+        async with running(learner) as owner:
+            await owner.drained()
+            sleep = owner._sleep
+
+            def sleeping(timeout_s: float | None) -> None:
+                if timeout_s is not None and timeout_s > module.PUBLISH_EVERY_S:
+                    rests.set()
+                sleep(timeout_s)
+
+            monkeypatch.setattr(owner, "_sleep", sleeping)
+            owner.tell(a_ticket(), 5, Ended.FINISHED)
+            learner.wait(1)
+            assert rests.wait(10)
+            for _ in range(module.MANY - 1):
+                owner.tell(a_ticket(), 5, Ended.FINISHED)
+            assert owner._tokens.empty()
+            # What is asked is answered all the same, and they go on waiting.
+            reply = owner.ask(a_ticket())
+            assert reply is not None
+            assert await reply is not None
+            assert learner.learned == 1
+
+            owner.tell(a_ticket(), 5, Ended.FINISHED)  # now they are many
+            learner.wait(1 + module.MANY)
+            owner.tell(a_ticket(), 5, Ended.FINISHED)
+            await owner.drained()
+            assert learner.learned == 2 + module.MANY
+            owner.tell(a_ticket(), 5, Ended.FINISHED)
+        assert learner.learned == 3 + module.MANY
+
+    asyncio.run(story())
+
+
+def test_what_is_asked_while_it_learns_comes_before_the_next_outcome() -> None:
+    steps: list[str] = []
+
+    class Listing(GatedLearner):
+        def learn(self, *_: object) -> None:
+            self.gate.wait(10)
+            steps.append("learn")
+
+        def answer(self, tickets: Sequence[Ticket]) -> list[tuple[Mass, Level] | None]:
+            steps.append("answer")
+            return [None for _ in tickets]
+
+    async def story() -> None:
+        learner = Listing()
+        async with running(learner) as owner:
+            await owner.drained()
+            learner.gate.clear()
+            for _ in range(3):
+                owner.tell(a_ticket(), 5, Ended.FINISHED)
+            reply = owner.ask(a_ticket())
+            assert reply is not None
+            learner.gate.set()
+            await reply
+            await owner.drained()
+        assert steps.index("answer") <= 1
+        assert steps.count("learn") == 3
+
+    asyncio.run(story())
+
+
 class RestingLearner(GatedLearner):
     """Learns nothing, and hands over a chore instead."""
 
