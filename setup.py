@@ -20,6 +20,7 @@ COMPILED = (
     "gateway/api/prompts.py",
     "gateway/api/said.py",
     "gateway/backends/headers.py",
+    "gateway/backends/plain.py",
     "gateway/backends/relay.py",
     "gateway/backends/shapes.py",
     "gateway/backends/sse.py",

@@ -24,6 +24,7 @@ from gateway.backends.base import (
 )
 from gateway.backends.dialect import Mender
 from gateway.backends.lenient_json import dumps, loads
+from gateway.backends.plain import PlainChunks, is_plain_content
 from gateway.backends.sse import MAX_EVENT_BYTES, SseDecoder, SseEvent, SseOverflow
 from gateway.core.lengths import EDGES
 from gateway.core.outcomes import FailureKind
@@ -68,6 +69,7 @@ class StreamRelay:
         max_event_bytes: int = MAX_EVENT_BYTES,
     ) -> None:
         self._decoder = SseDecoder(max_event_bytes)
+        self._plain = PlainChunks()
         self._listener = listener
         self._hide_usage = hide_usage
         self._renaming = renaming
@@ -198,13 +200,25 @@ class StreamRelay:
 class ChoicesRelay(StreamRelay):
     """Chunks of chat or text completions."""
 
+    def feed(self, piece: bytes) -> bytes:
+        """Take in what the engine sent; return what goes to the client now."""
+        chunks = self._plain.count(piece) if self._decoder.is_between_events else 0
+        if not chunks:
+            return super().feed(piece)
+        self.data_events += chunks
+        for _ in range(chunks):
+            self._count_content()
+        return self._plain.renamed(piece) if self._renaming else piece
+
     def _passed(self, event: SseEvent) -> bytes:
         data = event.data
         if data is None or event.name or self._mender is not None or not is_plain_content(data):
             return super()._passed(event)
         self.data_events += 1
         self._count_content()
-        return self._renaming.apply(event.raw) if self._renaming else event.raw
+        rename = self._renaming.apply if self._renaming is not None else None
+        self._plain.learn(event.raw, rename)
+        return rename(event.raw) if rename is not None else event.raw
 
     def _passes(self, frame: dict[str, object]) -> bool:
         usage = frame.get("usage")
@@ -248,25 +262,6 @@ class ChoicesRelay(StreamRelay):
         if has_content:
             self._count_content()
         return True
-
-
-def is_plain_content(data: bytes) -> bool:
-    """Whether a chunk adds text to one choice and says nothing else that is read here.
-
-    Told from its bytes: almost all chunks are such, and taking them apart would cost more than
-    relaying them. In a text the quotes would be escaped, so none of this is found in one. False is
-    no claim: such a chunk is taken apart.
-    """
-    at = data.find(b'"delta":{"content":"')
-    return (
-        at > 0
-        and data[at + 20 : at + 21] != b'"'
-        and data.count(b'"finish_reason":') == 1
-        and b'"finish_reason":null' in data
-        and b'"usage":' not in data
-        and b'"error"' not in data
-        and data.endswith(b"}]}")
-    )
 
 
 def ended_early(reason: str) -> EngineError:

@@ -87,9 +87,14 @@ class SseDecoder:
                 raise SseOverflow(f"an event is longer than {self._max_bytes} bytes")
         return events
 
+    @property
+    def is_between_events(self) -> bool:
+        """The stream has begun, and the next byte begins a line and an event, whatever it is."""
+        return not (self._held or self._at_start or self._skip_lf)
+
     def _is_plain(self, piece: bytes) -> bool:
         """Whether this is whole events of one `data: ` line each, as almost all pieces are."""
-        if self._held or self._at_start or self._skip_lf:
+        if not self.is_between_events:
             return False
         lines = piece.count(b"\n")
         return (

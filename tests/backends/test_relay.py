@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.backends.base import BackendError, EngineError, Shape, Usage
-from gateway.backends.relay import ChoicesRelay, Renaming, is_plain_content, read_usage
+from gateway.backends.plain import is_plain_content
+from gateway.backends.relay import ChoicesRelay, Renaming, read_usage
 from gateway.backends.shapes import read_whole
 from gateway.core.lengths import EDGES
 from gateway.core.outcomes import FailureKind
