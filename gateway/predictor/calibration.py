@@ -1,22 +1,20 @@
 """Monitor: do the forecasts keep their promises? Scores, and what follows from them."""
 
-from dataclasses import dataclass
-from functools import cached_property
+from array import array
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.predictor.histograms import EDGE, crps_of_each, mean_tokens, pit, pit_if_cut
-from gateway.predictor.query import Ended, Level, Mass
+from gateway.predictor.outcome import PINBALL, Outcome
+from gateway.predictor.query import Ended, Level
 
 PIT_BINS = 20
 HALF_LIFE = 500
 SHORT_HALF_LIFE = 250
 LONG_HALF_LIFE = 2500
 RECENT = 500
-PINBALL = (10, 50, 90)
-"""Quantiles whose loss is told, in percent."""
-_PINBALL_SHARES = np.array(PINBALL) / 100
+COVERS = (50, 80, 95)
+"""Central intervals whose cover is told, in percent."""
 MIN_TO_ACT = 200
 ACT_EVERY = 100
 EXPONENT_RANGE = (0.5, 1.4)
@@ -44,37 +42,33 @@ class Average:
         return self._total / self._weight if self._weight else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """A forecast (uncapped, for one choice) and what came of it; scored once for all monitors."""
+class Fading:
+    """Sums that forget, all at one half-life in steps.
 
-    mass: Mass
-    """What was answered."""
-    stage_mass: Mass
-    similar_mass: Mass | None
-    """What levels 4-5 said, whether or not it was answered."""
-    level: Level
-    tokens: float
-    ended: Ended
+    Older values weigh less, which is newer ones weighing more: nothing is touched but what grows.
+    """
 
-    @cached_property
-    def mean_tokens(self) -> float:
-        """Of the forecast."""
-        return mean_tokens(self.mass)
+    __slots__ = ("_growth", "_unit", "sums")
 
-    @cached_property
-    def pinball_tokens(self) -> tuple[float, ...]:
-        """The loss of each quantile of `PINBALL`."""
-        overs = self.tokens - np.interp(_PINBALL_SHARES, np.cumsum(self.mass), EDGE[1:])
-        return tuple(np.maximum(overs * _PINBALL_SHARES, overs * (_PINBALL_SHARES - 1)).tolist())
+    def __init__(self, size: int, half_life: float) -> None:
+        self.sums = [0.0] * size
+        self._growth = 2 ** (1 / half_life)
+        self._unit = 1.0
 
-    @cached_property
-    def crps_tokens(self) -> tuple[float, float] | None:
-        """Of levels 4-5 and of the stage; None: nobody asked levels 4-5."""
-        if self.similar_mass is None:
-            return None
-        similar, stage = crps_of_each(np.stack((self.similar_mass, self.stage_mass)), self.tokens)
-        return float(similar), float(stage)
+    def step(self) -> float:
+        """Let all fade by one step; return what a value of now has to be multiplied with."""
+        self._unit *= self._growth
+        if self._unit > 1e9:
+            self.sums = [value / self._unit for value in self.sums]
+            self._unit = 1.0
+        return self._unit
+
+
+# Where what is in the sums of all outcomes: their number, and shares of it.
+_ENDED_AT = {ended: 1 + number for number, ended in enumerate(Ended)}
+_LEVEL_AT = 1 + len(Ended)
+_COVER_AT = _LEVEL_AT + len(Level)
+_PIT_AT = _COVER_AT + len(COVERS)
 
 
 class Monitor:
@@ -86,56 +80,64 @@ class Monitor:
         """Answers of level 4 and 5 are raised to it: < 1 widens them."""
         self.is_bypassed = False
         """Levels 4-5 did worse than the stage level: it answers in their place."""
-        self._pit: NDArray[np.float64] = np.zeros(PIT_BINS)
-        self._covers = {share: Average(HALF_LIFE) for share in (50, 80, 95)}
+        self._shares = Fading(_PIT_AT + PIT_BINS, HALF_LIFE)
+        self._losses = Fading(1 + len(PINBALL), HALF_LIFE)
         self._narrow_cover = Average(SHORT_HALF_LIFE)
-        self._pinball = {share: Average(HALF_LIFE) for share in PINBALL}
-        self._ended = {ended: Average(HALF_LIFE) for ended in Ended}
-        self._levels = {level: Average(HALF_LIFE) for level in Level}
-        self._scores = {
-            half_life: (Average(half_life), Average(half_life))
-            for half_life in (SHORT_HALF_LIFE, LONG_HALF_LIFE)
-        }
+        self._scores = {SHORT_HALF_LIFE: (0.0, 0.0), LONG_HALF_LIFE: (0.0, 0.0)}
+        """Fading sums over calls where both are known: of levels 4-5, of the stage."""
         self._scored = 0
         self._tempered_at = 0
-        self._recent: NDArray[np.float32] = np.zeros((RECENT, 2), np.float32)
+        self._recent = array("f"), array("f")
+        """Means that were forecast, and the lengths."""
         self._finished = 0
 
     def add(self, outcome: Outcome, draw: float) -> None:
         """Take in one outcome; `draw` is uniform in [0, 1) and random."""
         self.samples += 1
-        for ended, share in self._ended.items():
-            share.add(float(ended is outcome.ended))
-        for level, share in self._levels.items():
-            share.add(float(level is outcome.level))
-        is_cut = outcome.ended is not Ended.FINISHED
-        place = (pit_if_cut if is_cut else pit)(outcome.mass, outcome.tokens, draw)
-        self._pit *= 0.5 ** (1 / HALF_LIFE)
-        self._pit[min(int(place * PIT_BINS), PIT_BINS - 1)] += 1
-        for percent, cover in self._covers.items():
-            cover.add(float(abs(place - 0.5) <= percent / 200))
+        place = outcome.place(draw)
+        off = abs(place - 0.5)
+        unit = self._shares.step()
+        sums = self._shares.sums
+        sums[0] += unit
+        sums[_ENDED_AT[outcome.ended]] += unit
+        sums[_LEVEL_AT + outcome.level] += unit
+        sums[_PIT_AT + min(int(place * PIT_BINS), PIT_BINS - 1)] += unit
+        for at, percent in enumerate(COVERS, _COVER_AT):
+            if off <= percent / 200:
+                sums[at] += unit
         if outcome.level >= Level.SIMILAR:
-            self._narrow_cover.add(float(abs(place - 0.5) <= 0.4))
-        if not is_cut:
+            self._narrow_cover.add(1.0 if off <= 0.4 else 0.0)
+        if outcome.ended is Ended.FINISHED:
             self._score(outcome)
         if self.samples >= MIN_TO_ACT and self.samples - self._tempered_at >= ACT_EVERY:
             self._tempered_at = self.samples
             self._temper()
 
     def _score(self, outcome: Outcome) -> None:
-        for loss, tokens in zip(self._pinball.values(), outcome.pinball_tokens, strict=True):
-            loss.add(tokens)
-        self._recent[self._finished % RECENT] = outcome.mean_tokens, outcome.tokens
+        unit = self._losses.step()
+        sums = self._losses.sums
+        sums[0] += unit
+        for at, loss in enumerate(outcome.pinball_tokens, 1):
+            sums[at] += unit * loss
+        means, lengths = self._recent
+        if self._finished < RECENT:
+            means.append(outcome.mean_tokens)
+            lengths.append(outcome.tokens)
+        else:
+            means[self._finished % RECENT] = outcome.mean_tokens
+            lengths[self._finished % RECENT] = outcome.tokens
         self._finished += 1
         if outcome.crps_tokens is None:
             return
         similar, stage = outcome.crps_tokens
-        for own, parent in self._scores.values():
-            own.add(similar)
-            parent.add(stage)
+        for half_life, (own, parent) in self._scores.items():
+            keep = _KEEP[half_life]
+            self._scores[half_life] = keep * own + similar, keep * parent + stage
         self._scored += 1
+        if self._scored < BYPASS_AFTER:
+            return
         skill = self.skill(SHORT_HALF_LIFE)
-        if skill is None or self._scored < BYPASS_AFTER:
+        if skill is None:
             return
         if skill < 0:
             self.is_bypassed = True
@@ -157,14 +159,14 @@ class Monitor:
 
     def skill(self, half_life: int = SHORT_HALF_LIFE) -> float | None:
         """Return 1 - CRPS(levels 4-5) / CRPS(stage level), over calls where both are known."""
-        own, parent = (average.mean for average in self._scores[half_life])
-        if own is None or not parent:
-            return None
-        return 1 - own / parent
+        own, parent = self._scores[half_life]
+        return 1 - own / parent if parent else None
 
     def numbers(self) -> dict[str, float | None]:
         """Return everything, flat: names end in the unit where there is one."""
-        total = self._pit.sum()
+        seen, *shares = self._shares.sums
+        means = [share / seen if seen else None for share in shares]
+        finished, *losses = self._losses.sums
         flat: dict[str, float | None] = {
             "samples": self.samples,
             "exponent": self.exponent,
@@ -172,28 +174,32 @@ class Monitor:
             "skill_over_stage": self.skill(SHORT_HALF_LIFE),
             "skill_over_stage_long": self.skill(LONG_HALF_LIFE),
             "rank_correlation": self._rank_correlation(),
-            "pit_distance": float(np.abs(np.cumsum(self._pit / total) - _EVEN).max())
-            if total
+            "pit_distance": float(np.abs(np.cumsum(shares[_PIT_AT - 1 :]) / seen - _EVEN).max())
+            if seen
             else None,
         }
-        flat |= {f"cover_{percent}": cover.mean for percent, cover in self._covers.items()}
-        flat |= {f"pinball_{p}_tokens": loss.mean for p, loss in self._pinball.items()}
-        flat |= {f"share_{ended}": share.mean for ended, share in self._ended.items()}
+        names = (
+            *(f"share_{ended}" for ended in Ended),
+            *(f"share_level_{level.name.lower()}" for level in Level),
+            *(f"cover_{percent}" for percent in COVERS),
+        )
+        flat |= dict(zip(names, means, strict=False))
         flat |= {
-            f"share_level_{level.name.lower()}": share.mean for level, share in self._levels.items()
+            f"pinball_{percent}_tokens": loss / finished if finished else None
+            for percent, loss in zip(PINBALL, losses, strict=True)
         }
         return flat
 
     def _rank_correlation(self) -> float | None:
-        pairs = self._recent[: self._finished]
-        if len(pairs) < 20:
+        if self._finished < 20:
             return None
-        ranks = [_ranks(pairs[:, column]) for column in (0, 1)]
+        ranks = [_ranks(np.array(column, np.float32)) for column in self._recent]
         if min(rank.std() for rank in ranks) == 0:
             return None
         return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
+_KEEP = {half_life: 0.5 ** (1 / half_life) for half_life in (SHORT_HALF_LIFE, LONG_HALF_LIFE)}
 _EVEN = np.arange(1, PIT_BINS + 1) / PIT_BINS
 
 

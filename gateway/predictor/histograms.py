@@ -1,6 +1,8 @@
 """Arithmetic on probability by bucket: posterior, stretch, blur, temper, score (pure)."""
 
+from bisect import bisect_left
 from math import erf, sqrt
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,7 +13,10 @@ from gateway.predictor.query import Mass
 EDGE = np.array(EDGES)
 BUCKETS = len(EDGES) - 1
 _INNER_EDGE = EDGE[1:-1]
-WIDTH = np.diff(EDGE)
+INNER_EDGES = EDGES[1:-1]
+"""`bisect_left` finds the bucket of one length among these."""
+_MIDDLE = (EDGE[:-1] + EDGE[1:]) / 2
+_WIDTHS: list[float] = np.diff(EDGE).tolist()
 LOG_UPPER = np.log(EDGE[1:])
 
 _Z = np.linspace(-6.0, 6.0, 1201)
@@ -91,7 +96,7 @@ def longest_of(mass: Mass, n: int) -> Mass:
 
 def mean_tokens(mass: Mass) -> float:
     """Return the mean length in tokens."""
-    return float(mass @ (EDGE[:-1] + EDGE[1:])) / 2
+    return float(mass.dot(_MIDDLE))
 
 
 def crps(mass: Mass, tokens: float) -> float:
@@ -101,33 +106,51 @@ def crps(mass: Mass, tokens: float) -> float:
 
 def crps_of_each(masses: Mass, tokens: float) -> NDArray[np.float64]:
     """Return the score of each of some forecasts, which lie along the last axis."""
-    high = np.cumsum(masses, axis=-1)
-    low = high - masses
-    bucket = int(buckets_of(tokens))
-    part = min(max((tokens - EDGES[bucket]) / WIDTH[bucket], 0.0), 1.0)
-    a, b = low[..., bucket], high[..., bucket]
-    at = a + masses[..., bucket] * part
-
-    def squares(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-        return (a * a + a * b + b * b) / 3
-
-    before = squares(low[..., :bucket], high[..., :bucket]) @ WIDTH[:bucket]
-    after = squares(1 - low[..., bucket + 1 :], 1 - high[..., bucket + 1 :]) @ WIDTH[bucket + 1 :]
-    inside = part * squares(a, at) + (1 - part) * squares(1 - at, 1 - b)
-    score: NDArray[np.float64] = before + after + WIDTH[bucket] * inside
-    return score + max(tokens - EDGES[-1], 0.0)
+    reached = np.zeros((*masses.shape[:-1], BUCKETS + 1))
+    np.add.accumulate(masses, -1, out=reached[..., 1:])
+    bucket = bisect_left(INNER_EDGES, tokens)
+    reached[..., bucket + 1 :] -= 1.0
+    whole = total(reached @ _SQUARES * reached, -1)
+    low, high = reached[..., bucket], reached[..., bucket + 1]
+    score: NDArray[np.float64] = whole + _correction(low, high, tokens, bucket)
+    return score
 
 
-def pit(mass: Mass, tokens: float, draw: float) -> float:
-    """Return the randomised probability integral transform; `draw` is uniform in [0, 1).
+def crps_of_reached(reached: Mass, tokens: float) -> list[float]:
+    """Return the score of each row of forecasts, given what lies below each edge. Changes them."""
+    bucket = bisect_left(INNER_EDGES, tokens)
+    reached[:, bucket + 1 :] -= 1.0
+    squares = reached.dot(_SQUARES)
+    return [
+        float(row.dot(square)) + _correction(low, high, tokens, bucket)
+        for row, square, (low, high) in zip(
+            reached, squares, reached[:, bucket : bucket + 2].tolist(), strict=True
+        )
+    ]
 
-    A bucket counts as one atom, so that stages whose answers are all alike stay calibrated.
+
+def _integral() -> Mass:
+    """Return the form that integrates the square of what is linear between the edges."""
+    form = np.zeros((BUCKETS + 1, BUCKETS + 1))
+    for at, width in enumerate(_WIDTHS):
+        form[at : at + 2, at : at + 2] += np.array([[2, 1], [1, 2]]) * width / 6
+    return form
+
+
+_SQUARES = _integral()
+Score = TypeVar("Score", float, NDArray[np.float64])
+
+
+def _correction(low: Score, high: Score, tokens: float, bucket: int) -> Score:
+    """Return what the whole integral lacks: in the length's own bucket 1 is taken off halfway.
+
+    There the forecast goes from `low` to 1 + `high`; past the last edge it is wrong as a whole.
     """
-    bucket = int(buckets_of(tokens))
-    return float(mass[:bucket].sum() + draw * mass[bucket])
-
-
-def pit_if_cut(mass: Mass, tokens: float, draw: float) -> float:
-    """Return the transform of an answer known only to be longer than `tokens`."""
-    below = float(mass[: int(buckets_of(tokens))].sum())
-    return below + draw * (1.0 - below)
+    width = _WIDTHS[bucket]
+    part = min(max((tokens - EDGES[bucket]) / width, 0.0), 1.0)
+    before = low + (high + 1.0 - low) * part
+    after = before - 1.0
+    split = part * (low * low + low * before + before * before)
+    split = split + (1.0 - part) * (after * after + after * high + high * high)
+    taken = low * low + low * high + high * high
+    return width / 3 * (split - taken) + max(tokens - EDGES[-1], 0.0)

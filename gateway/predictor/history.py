@@ -168,6 +168,9 @@ class Histories:
         """Memory, in bytes."""
         return sum(history.nbytes for history in self._models.values())
 
+    def __len__(self) -> int:
+        return len(self._models)
+
     @property
     def unpacked_nbytes(self) -> int:
         """Memory of what is kept as floats beside them, in bytes."""

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -32,12 +32,12 @@ _FRAME = struct.Struct("<II")
 _NAME = struct.Struct("<cH")
 _SAMPLE = struct.Struct("<cHHIIB")
 _ENDED = tuple(Ended)
+_ENDED_NUMBER = {ended: number for number, ended in enumerate(_ENDED)}
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One ended call."""
 
     model: str
@@ -104,7 +104,7 @@ class Journal:
             stage,
             min(record.prompt_tokens, 2**32 - 1),
             min(record.tokens, 2**32 - 1),
-            _ENDED.index(record.ended),
+            _ENDED_NUMBER[record.ended],
         )
         vector = b"" if record.vector is None else record.vector.astype(np.float16).tobytes()
         self._frame(head + vector)

@@ -9,11 +9,12 @@ from time import perf_counter, sleep
 
 import numpy as np
 
-from gateway.predictor.calibration import Monitor, Outcome
+from gateway.predictor.calibration import Monitor
 from gateway.predictor.chore import Chore
 from gateway.predictor.generation import Sample
 from gateway.predictor.histograms import tempered
 from gateway.predictor.journal import Journal, Record
+from gateway.predictor.outcome import Outcome
 from gateway.predictor.query import Ended, Level, Mass, Ticket
 from gateway.predictor.similar import Similar
 
@@ -92,11 +93,14 @@ class Learner:
             ended=ended,
         )
         model = ticket.query.model
-        monitor = self._monitors.setdefault(model, Monitor())
-        self._monitors.move_to_end(model)
-        if len(self._monitors) > MAX_MODELS:
-            gone, _ = self._monitors.popitem(last=False)
-            self._stages = {key: kept for key, kept in self._stages.items() if key[0] != gone}
+        monitor = self._monitors.get(model)
+        if monitor is None:
+            monitor = self._monitors[model] = Monitor()
+            if len(self._monitors) > MAX_MODELS:
+                gone, _ = self._monitors.popitem(last=False)
+                self._stages = {key: kept for key, kept in self._stages.items() if key[0] != gone}
+        else:
+            self._monitors.move_to_end(model)
         monitor.add(outcome, self._draw())
         stage = self._stage_monitor((model, ticket.stage))
         if stage is not None:

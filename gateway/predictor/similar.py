@@ -144,10 +144,10 @@ class Similar:
         """Take in the outcome of an embedded ticket; the caller sees to the chore, if any."""
         if ticket.vector is None:
             return None
-        known = self._models.setdefault(ticket.query.model, _Model())
+        known = self._models.get(ticket.query.model) or self._begin(ticket.query.model)
         if ticket.again is not None and not is_cut:
             known.constancy.learn(ticket.again, tokens)
-        if np.isnan(ticket.guess) and known.fitted is not None:
+        if ticket.guess != ticket.guess and known.fitted is not None:
             ticket.guess = known.fitted.of(ticket.vector, self._guessing)
         number = self.histories.stage_number(ticket.stage)
         sample = Sample(ticket.vector, tokens, is_cut, number, ticket.guess)
@@ -155,11 +155,8 @@ class Similar:
 
     def add(self, model: str, sample: Sample) -> Chore | None:
         """Add a sample as it stands, as one read back from disk."""
-        known = self._models.setdefault(model, _Model())
+        known = self._models.get(model) or self._begin(model)
         history, build = self.histories.add(model, sample)
-        if len(self._models) > 2 * len(self.histories.sizes()):
-            alive = self.histories.sizes()
-            self._models = {name: m for name, m in self._models.items() if name in alive}
         if history.added == 1:
             known.fit_at = guess.MIN_SAMPLES  # its earlier history had been dropped
         if build is not None:
@@ -173,6 +170,13 @@ class Similar:
             return None
         known.is_fitting = True
         return Fit(known, latest)
+
+    def _begin(self, model: str) -> _Model:
+        if len(self._models) > 2 * len(self.histories):
+            alive = self.histories.sizes()
+            self._models = {name: m for name, m in self._models.items() if name in alive}
+        known = self._models[model] = _Model()
+        return known
 
 
 class _Tally:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from gateway.core.lengths import PRIOR, log_normal
-from gateway.predictor.calibration import Average, Monitor, Outcome
+from gateway.predictor.calibration import Average, Fading, Monitor
+from gateway.predictor.outcome import Outcome
 from gateway.predictor.query import Ended, Level, Mass
 
 PRIOR_MASS = np.array(PRIOR.mass)
@@ -101,3 +102,14 @@ def test_an_average_forgets() -> None:
     for value in [1.0] * 100 + [0.0] * 10:
         average.add(value)
     assert average.mean == pytest.approx(0.5, abs=0.01)
+
+
+def test_sums_forget_at_their_half_life_however_long_they_are_kept() -> None:
+    sums = Fading(2, half_life=10)
+    for step in range(1000):  # past the number where they are brought down again
+        unit = sums.step()
+        sums.sums[0] += unit
+        sums.sums[1] += unit * (step < 990)
+    seen, early = sums.sums
+    assert early / seen == pytest.approx(0.5, abs=0.01)
+    assert seen < 1e12

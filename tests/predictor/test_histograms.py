@@ -90,22 +90,16 @@ def test_crps_is_the_integral_it_claims_to_be(tokens: int, seed: int) -> None:
     assert h.crps(mass, tokens) == pytest.approx(integral, rel=0.01, abs=1.0)
 
 
-def test_the_transform_of_honest_forecasts_is_uniform() -> None:
-    rng = np.random.default_rng(1)
-    mass = np.array(PRIOR.mass)
-    lengths = np.array(EDGES[1:])[rng.choice(48, 4000, p=mass / mass.sum())]
-    places = [h.pit(mass, tokens, rng.random()) for tokens in lengths]
-    assert np.histogram(places, 10, (0, 1))[0] / 4000 == pytest.approx(0.1, abs=0.02)
-
-
-def test_of_a_cut_answer_the_transform_lies_above_the_cut() -> None:
-    mass = np.array(PRIOR.mass)
-    assert h.pit_if_cut(mass, 300, 0.0) > 0.4
-    assert h.pit_if_cut(mass, 300, 0.999) > 0.99
-
-
 def test_forecasts_are_scored_together_as_they_are_one_by_one() -> None:
     masses = np.random.default_rng(3).dirichlet(np.ones(48), (2, 3))
     for tokens in (1.0, 300.0, 20_000.0):
         one_by_one = [[h.crps(mass, tokens) for mass in row] for row in masses]
         assert h.crps_of_each(masses, tokens) == pytest.approx(np.array(one_by_one))
+
+
+@given(st.floats(0, 40_000), st.integers(0, 10_000))
+def test_the_score_is_the_same_by_what_was_reached(tokens: float, seed: int) -> None:
+    masses = np.random.default_rng(seed).dirichlet(np.full(48, 0.3), 2)
+    reached = np.concatenate((np.zeros((2, 1)), np.cumsum(masses, axis=1)), axis=1)
+    scores = h.crps_of_each(masses, tokens)
+    assert h.crps_of_reached(reached, tokens) == pytest.approx(scores, abs=1e-6)
