@@ -12,7 +12,7 @@ from gateway.predictor.histograms import blurred, crps_of_each
 from gateway.predictor.query import Again, Mass
 
 DOUBTS = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
-SPREADS = (0.1, 0.2, 0.35)
+SPREADS = np.array([0.1, 0.2, 0.35])
 """Standard deviations of the log length."""
 FIRST_DOUBT, FIRST_SPREAD = 0.5, 0.2
 FIRST_CHANGE = 16
@@ -37,13 +37,13 @@ class Constancy:
         self._losses += crps_of_each(_blends(again), tokens)
         self._seen += 1
         if self._seen >= FIRST_CHANGE:
-            doubt, spread = np.unravel_index(int(self._losses.argmin()), self._losses.shape)
-            self.doubt, self.spread = float(DOUBTS[doubt]), SPREADS[spread]
+            doubt, spread = divmod(int(self._losses.argmin()), len(SPREADS))
+            self.doubt, self.spread = float(DOUBTS[doubt]), float(SPREADS[spread])
 
 
 def _blends(again: Again) -> Mass:
     """Return the forecast by doubt and spread."""
-    earlier = np.stack([blurred(again.log_tokens, spread) for spread in SPREADS])
     doubts = DOUBTS[:, None, None]
-    blends: Mass = (earlier + doubts * again.parent) / (len(again.log_tokens) + doubts)
+    blends: Mass = doubts * again.parent + blurred(again.log_tokens, SPREADS)
+    blends /= len(again.log_tokens) + doubts
     return blends

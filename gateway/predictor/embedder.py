@@ -194,5 +194,5 @@ def _padded(texts: Sequence[Sequence[int] | Ids]) -> tuple[Ids, Ids]:
 def _unit(rows: NDArray[np.float32]) -> Vector:
     """Make each row one of length one, in its place."""
     for row in rows:  # a batch has a handful: one by one is sooner done than an axis
-        row /= np.float32(max(sqrt(float(row @ row)), 1e-9))
+        row /= np.float32(sqrt(float(row.dot(row))) + 1e-9)
     return rows

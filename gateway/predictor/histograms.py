@@ -1,11 +1,13 @@
 """Arithmetic on probability by bucket: posterior, stretch, blur, temper, score (pure)."""
 
 from bisect import bisect_left
+from collections.abc import Callable
+from functools import partial
 from math import erf, sqrt
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from gateway.core.lengths import EDGES, LengthDistribution
 from gateway.predictor.query import Mass
@@ -17,17 +19,20 @@ INNER_EDGES = EDGES[1:-1]
 """`bisect_left` finds the bucket of one length among these."""
 _MIDDLE = (EDGE[:-1] + EDGE[1:]) / 2
 _WIDTHS: list[float] = np.diff(EDGE).tolist()
-LOG_UPPER = np.log(EDGE[1:])
+_LOG_INNER = np.log(_INNER_EDGE)
 
 _Z = np.linspace(-6.0, 6.0, 1201)
 _NORMAL = np.array([0.5 * (1 + erf(z / sqrt(2))) for z in _Z])
 
 
-def buckets_of(lengths: ArrayLike) -> NDArray[np.intp]:
-    """Return the bucket of each length in tokens, as `lengths.bucket_of` does for one."""
-    return _INNER_EDGE.searchsorted(lengths)
-
-
+buckets_of = _INNER_EDGE.searchsorted
+"""The bucket of each length in tokens, as `lengths.bucket_of` tells it of one."""
+# The stubs say what it returns without weights.
+counted = cast(
+    Callable[[NDArray[np.integer[Any]], NDArray[np.floating[Any]]], Mass],
+    partial(np.bincount, minlength=BUCKETS),
+)
+"""The weights of some samples, added up by their buckets."""
 total = np.add.reduce
 """The sum along the first axis: what `ndarray.sum` comes to, by a longer way."""
 
@@ -37,16 +42,17 @@ def to_lengths(mass: Mass) -> LengthDistribution:
     return LengthDistribution(mass=tuple((mass / total(mass)).tolist()))
 
 
-def posterior(events: Mass, cut: Mass, parent: Mass, parent_weight: float) -> Mass:
+def posterior(events: Mass, cut: Mass | None, parent: Mass, parent_weight: float) -> Mass:
     """Return a beta-Stacy posterior: Kaplan-Meier by bucket with `parent` as its prior.
 
-    `events` and `cut` count finished and cut-off (right-censored) samples by bucket; the parent
-    weighs as much as `parent_weight` samples.
+    `events` and `cut` count finished and cut-off (right-censored) samples by bucket; None: none was
+    cut. The parent weighs as much as `parent_weight` samples.
     """
-    seen = events + parent_weight * parent
-    if total(cut) == 0:
-        mass: Mass = seen / total(seen)
-        return mass
+    seen = parent_weight * parent
+    seen += events
+    if cut is None:
+        seen /= total(seen)
+        return seen
     at_risk = np.cumsum((seen + cut)[::-1])[::-1]
     hazard: Mass = np.minimum(seen / np.maximum(at_risk, 1e-300), 1.0)
     alive = np.cumprod(np.concatenate(([1.0], 1.0 - hazard[:-1])))
@@ -71,11 +77,14 @@ def median(mass: Mass) -> float:
     return float(np.interp(0.5, np.cumsum(mass), EDGE[1:]))
 
 
-def blurred(log_lengths: NDArray[np.float64], sd_log: float) -> Mass:
-    """Return the sum of a log-normal of that sd around each length (one unit of mass each)."""
-    z = (LOG_UPPER[None, :-1] - log_lengths[:, None]) / sd_log
-    below = np.interp(z, _Z, _NORMAL, left=0.0, right=1.0).sum(axis=0)
-    return np.diff(below, prepend=0.0, append=float(len(log_lengths)))
+def blurred(log_lengths: NDArray[np.float64], sds_log: Mass) -> Mass:
+    """Return the sum of a log-normal around each length (one unit of mass each), by its sd."""
+    z = (_LOG_INNER - log_lengths[:, None]) / sds_log[:, None, None]
+    below = np.interp(z, _Z, _NORMAL, left=0.0, right=1.0)
+    reached = np.zeros((len(sds_log), BUCKETS + 1))
+    total(below, 1, out=reached[:, 1:-1])
+    reached[:, -1] = len(log_lengths)
+    return reached[:, 1:] - reached[:, :-1]
 
 
 def tempered(mass: Mass, exponent: float) -> Mass:

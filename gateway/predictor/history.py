@@ -87,7 +87,8 @@ class History:
         self.added = 0
 
     def __len__(self) -> int:
-        return sum(generation.size for generation in self.generations)
+        oldest, newest = self.generations[0], self.generations[-1]
+        return newest.size if oldest is newest else oldest.size + newest.size
 
     @property
     def nbytes(self) -> int:

@@ -60,7 +60,7 @@ class Learner:
         level = self._similar.forecast(ticket)
         if level is None or ticket.similar_mass is None:
             return None
-        if monitor is not None:
+        if monitor is not None and monitor.exponent != 1.0:
             ticket.similar_mass = tempered(ticket.similar_mass, monitor.exponent)
         return None if is_bypassed else (ticket.similar_mass, level)
 

@@ -3,17 +3,27 @@
 Owned by the event loop; an answer costs some tens of microseconds, a sample less.
 """
 
+from array import array
+from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.core.lengths import PRIOR, bucket_of
+from gateway.core.lengths import PRIOR
 from gateway.predictor.hints import HintTrust
-from gateway.predictor.histograms import BUCKETS, median, posterior, stretched, total
+from gateway.predictor.histograms import (
+    BUCKETS,
+    INNER_EDGES,
+    counted,
+    median,
+    posterior,
+    stretched,
+    total,
+)
 from gateway.predictor.query import Level, Mass
 
 HALF_LIFE_SAMPLES = 2000
@@ -43,23 +53,31 @@ class Tally:
 
     def __init__(self) -> None:
         self._events = np.zeros(BUCKETS)
-        self._cut = np.zeros(BUCKETS)
+        self._cut: Mass | None = None
+        """None: nothing was cut yet."""
         self._unit = 1.0
         self.samples = 0
 
     def add(self, bucket: int, is_cut: bool, weight: float) -> None:
         """Take in one sample. Newer ones weigh more, which is older ones weighing less."""
         self._unit *= self._GROWTH
-        (self._cut if is_cut else self._events)[bucket] += weight * self._unit
+        into = self._events
+        if is_cut:
+            if self._cut is None:
+                self._cut = np.zeros(BUCKETS)
+            into = self._cut
+        into[bucket] += weight * self._unit
         self.samples += 1
         if self._unit > 1e9:
             self._events /= self._unit
-            self._cut /= self._unit
+            if self._cut is not None:
+                self._cut /= self._unit
             self._unit = 1.0
 
     def posterior(self, parent: Mass, parent_weight: float) -> Mass:
         """Return the distribution, backed off to `parent`."""
-        return posterior(self._events / self._unit, self._cut / self._unit, parent, parent_weight)
+        cut = None if self._cut is None else self._cut / self._unit
+        return posterior(self._events / self._unit, cut, parent, parent_weight)
 
 
 class Stage:
@@ -69,102 +87,111 @@ class Stage:
         "_bucket",
         "_cut",
         "_cut_mass",
+        "_cuts",
         "_events",
         "_log_input",
         "_next",
-        "_size",
         "_squares",
         "_sum",
         "_tokens",
         "_weight",
         "hints",
+        "samples",
     )
 
     def __init__(self) -> None:
         self._log_input = np.zeros(RING_START, np.float32)
-        self._tokens = np.zeros(RING_START, np.float32)
+        self._tokens = array("f", bytes(4 * RING_START))
         self._weight = np.zeros(RING_START, np.float32)
         self._bucket = np.zeros(RING_START, np.uint8)
         self._cut = np.zeros(RING_START, np.bool_)
-        self._size = self._next = 0
+        self.samples = self._next = self._cuts = 0
+        """How many are kept, where the next goes, and how many of those kept were cut."""
         # Sums over the ring, kept with every change. Of 24-bit numbers in 53 bits they are exact.
         self._events, self._cut_mass = np.zeros(BUCKETS), np.zeros(BUCKETS)
         self._sum = self._squares = 0.0
         self.hints = HintTrust()
 
     @property
-    def samples(self) -> int:
-        """How many samples are kept."""
-        return self._size
-
-    @property
     def nbytes(self) -> int:
         """Memory of the ring, in bytes."""
         return 14 * len(self._bucket) + 1600
 
-    def add(self, log_input: float, tokens: float, is_cut: bool, weight: float) -> None:
+    def add(
+        self, log_input: float, bucket: int, tokens: float, is_cut: bool, weight: float
+    ) -> None:
         """Take in one sample, in the place of the oldest if there is no room."""
-        if self._next == len(self._bucket) < RING_LIMIT:
-            self._grow()
-        i = self._next % len(self._bucket)
-        if self._size == len(self._bucket):
-            self._count(i, -1.0)
-        self._log_input[i], self._tokens[i] = log_input, tokens
-        self._bucket[i], self._cut[i], self._weight[i] = bucket_of(tokens), is_cut, weight
-        self._count(i, 1.0)
-        self._next = i + 1
-        self._size = max(self._size, self._next)
+        at = self._next
+        if at == len(self._bucket):
+            if at < RING_LIMIT:
+                self._grow()
+            else:
+                at = 0
+        if at < self.samples:
+            self._count(at, -1)
+        else:
+            self.samples += 1
+        self._log_input[at], self._bucket[at], self._cut[at] = log_input, bucket, is_cut
+        self._tokens[at], self._weight[at] = tokens, weight
+        self._count(at, 1)
+        self._next = at + 1
 
-    def _count(self, i: int, sign: float) -> None:
-        into = self._cut_mass if self._cut[i] else self._events
-        into[self._bucket[i]] += sign * float(self._weight[i])
-        tokens = float(self._tokens[i])
+    def _count(self, at: int, sign: int) -> None:
+        into = self._events
+        if self._cut[at]:
+            into = self._cut_mass
+            self._cuts += sign
+        into[self._bucket[at]] += sign * float(self._weight[at])
+        tokens = self._tokens[at]
         self._sum += sign * tokens
         self._squares += sign * tokens * tokens
 
     def _grow(self) -> None:
-        more = (0, len(self._bucket))
-        self._log_input = np.pad(self._log_input, more)
-        self._tokens = np.pad(self._tokens, more)
-        self._weight = np.pad(self._weight, more)
-        self._bucket = np.pad(self._bucket, more)
-        self._cut = np.pad(self._cut, more)
+        """Double the room; what is in it is looked at as far as there are samples."""
+        self._log_input = np.concatenate((self._log_input, self._log_input))
+        self._weight = np.concatenate((self._weight, self._weight))
+        self._bucket = np.concatenate((self._bucket, self._bucket))
+        self._cut = np.concatenate((self._cut, self._cut))
+        self._tokens *= 2
 
     def posterior(self, log_input: float, parent: Mass) -> Mass:
         """Return the stage's distribution for a prompt of that length, backed off to `parent`."""
-        if self._size == 0:
+        size = self.samples
+        if size == 0:
             return parent
-        whole = posterior(self._events, self._cut_mass, parent, STAGE_PARENT)
-        if self._size < INPUT_MIN_SAMPLES:
+        cut = self._cut_mass if self._cuts else None
+        whole = posterior(self._events, cut, parent, STAGE_PARENT)
+        if size < INPUT_MIN_SAMPLES:
             return whole
-        gap = self._log_input[: self._size] - np.float32(log_input)
+        gap = self._log_input[:size] - log_input
         gap *= gap
-        gap *= np.float32(-0.5 / INPUT_BANDWIDTH**2)
+        gap *= -0.5 / INPUT_BANDWIDTH**2
         weight = np.exp(gap, out=gap)
-        weight *= self._weight[: self._size]
+        weight *= self._weight[:size]
         weighed = float(total(weight))
         if weighed < 0.01:
             return whole
-        share = min(weighed / float(weight @ weight), 1.0)
+        share = min(weighed / float(weight.dot(weight)), 1.0)
         events, cut = self._by_bucket(weight)
         events *= share
-        cut *= share
+        if cut is not None:
+            cut *= share
         return posterior(events, cut, whole, STAGE_PARENT)
 
-    def _by_bucket(self, weight: NDArray[np.float32]) -> tuple[Mass, Mass]:
-        bucket, cut = self._bucket[: self._size], self._cut[: self._size]
-        if not total(self._cut_mass):
-            return _counted(bucket, weight), np.zeros(BUCKETS)
-        return _counted(bucket, weight * ~cut), _counted(bucket, weight * cut)
+    def _by_bucket(self, weight: NDArray[np.float32]) -> tuple[Mass, Mass | None]:
+        bucket = self._bucket[: self.samples]
+        if not self._cuts:
+            return counted(bucket, weight), None
+        cut = self._cut[: self.samples]
+        return (
+            counted(bucket, weight * ~cut),
+            counted(bucket, weight * cut),
+        )
 
     def spread_tokens(self) -> tuple[float, float]:
         """Return mean and standard deviation of the kept lengths (cut ones as they are)."""
-        mean = self._sum / self._size
-        return mean, sqrt(max(self._squares / self._size - mean * mean, 0.0))
-
-
-def _counted(bucket: NDArray[np.uint8], weight: NDArray[np.float32]) -> Mass:
-    return np.asarray(np.bincount(bucket, weight, BUCKETS), np.float64)
+        mean = self._sum / self.samples
+        return mean, sqrt(max(self._squares / self.samples - mean * mean, 0.0))
 
 
 @dataclass(slots=True)
@@ -177,8 +204,7 @@ class _Model:
     """Both are worked out anew once it has this many samples."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What levels 0-3 say of one call."""
 
     mass: Mass
@@ -210,12 +236,12 @@ class Levels:
         self, model: str, stage: str, prompt_tokens: int, tokens: float, is_cut: bool, weight: float
     ) -> None:
         """Take in one sample; `weight` is 1/n for each of n choices."""
-        bucket = bucket_of(tokens)
+        bucket = bisect_left(INNER_EDGES, tokens)
         self._all.add(bucket, is_cut, weight)
         known = _touch(self._models, model, _Model, MAX_MODELS)
         known.tally.add(bucket, is_cut, weight)
         kind = _touch(self._stages, (model, stage), Stage, MAX_STAGES)
-        kind.add(log(prompt_tokens + 1), tokens, is_cut, weight)
+        kind.add(log(prompt_tokens + 1), bucket, tokens, is_cut, weight)
 
     def stage(self, model: str, stage: str) -> Stage | None:
         """Return a stage's samples, if there are any."""

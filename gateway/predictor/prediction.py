@@ -1,14 +1,10 @@
 """Prediction: what the predictor answers."""
 
-from dataclasses import dataclass, field
-from functools import cached_property
-
 from gateway.core.lengths import LengthDistribution
 from gateway.predictor.histograms import longest_of, to_lengths
 from gateway.predictor.query import Level, Mass, Ticket
 
 
-@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """A forecast, and the handle by which its outcome is reported.
 
@@ -16,27 +12,35 @@ class Prediction:
     narrowed before anybody does.
     """
 
-    mass: Mass = field(repr=False, compare=False)
-    """By bucket, for one choice, uncapped; the client's hint is in it."""
-    level: Level
-    asks_more: bool
-    """Levels 4-5 could narrow it: the stage is wide and the history is large enough."""
-    ticket: Ticket = field(repr=False, compare=False)
+    __slots__ = ("_one", "_output", "asks_more", "level", "mass", "ticket")
 
-    @cached_property
+    def __init__(self, *, mass: Mass, level: Level, asks_more: bool, ticket: Ticket) -> None:
+        self.mass = mass
+        """By bucket, for one choice, uncapped; the client's hint is in it."""
+        self.level = level
+        self.asks_more = asks_more
+        """Levels 4-5 could narrow it: the stage is wide and the history is large enough."""
+        self.ticket = ticket
+        self._one: LengthDistribution | None = None
+        self._output: LengthDistribution | None = None
+
+    @property
     def output(self) -> LengthDistribution:
         """Tokens until the call ends: of the longest of n choices, capped by max_tokens."""
-        n = self.ticket.query.n
-        return self._one if n == 1 else self._capped(longest_of(self.mass, n))
+        if self._output is None:
+            n = self.ticket.query.n
+            self._output = self._of_one() if n == 1 else self._capped(longest_of(self.mass, n))
+        return self._output
 
     @property
     def work_tokens(self) -> float:
         """Expected tokens over all n choices."""
-        return self.ticket.query.n * self._one.mean_tokens
+        return self.ticket.query.n * self._of_one().mean_tokens
 
-    @cached_property
-    def _one(self) -> LengthDistribution:
-        return self._capped(self.mass)
+    def _of_one(self) -> LengthDistribution:
+        if self._one is None:
+            self._one = self._capped(self.mass)
+        return self._one
 
     def _capped(self, mass: Mass) -> LengthDistribution:
         cap = self.ticket.query.max_tokens

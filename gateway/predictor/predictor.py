@@ -179,7 +179,7 @@ class LengthPredictor:
         if is_narrow and query.text:
             self._counts["narrow"] += 1
         ticket = Ticket(
-            query=_without_text(query, stage),
+            query=query.without_text(stage),
             stage=stage,
             stage_mass=answer.mass,
             level=answer.level,
@@ -214,10 +214,9 @@ class LengthPredictor:
         """
         ticket = prediction.ticket
         n = ticket.query.n
-        if isinstance(output_tokens, int):
-            lengths = [output_tokens / n] if n > 1 else [float(output_tokens)]
-        else:
-            lengths = [float(tokens) for tokens in output_tokens]
+        lengths: Sequence[float] = (
+            (output_tokens / n,) if isinstance(output_tokens, int) else [*map(float, output_tokens)]
+        )
         is_cut = ended is not Ended.FINISHED
         if is_cut:
             lengths = [tokens for tokens in lengths if tokens > 0]
@@ -305,17 +304,6 @@ class LengthPredictor:
                     1.0,
                 )
                 self._seen[(record.model, record.stage)] = SEEN_OFTEN
-
-
-def _without_text(query: PromptQuery, stage: str) -> PromptQuery:
-    return PromptQuery(
-        model=query.model,
-        prompt_tokens=query.prompt_tokens,
-        stages=(stage,),
-        max_tokens=query.max_tokens,
-        n=query.n,
-        hint_tokens=query.hint_tokens,
-    )
 
 
 def _is_narrow(stage: Stage) -> bool:

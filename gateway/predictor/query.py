@@ -65,6 +65,12 @@ class PromptQuery:
         other.n, other.hint_tokens = self.n, self.hint_tokens
         return other
 
+    def without_text(self, stage: str) -> "PromptQuery":
+        """Return what is remembered of it: of its stages the one that was chosen, and no text."""
+        other = self.with_prompt_tokens(self.prompt_tokens)
+        other.stages, other.text = (stage,), ""
+        return other
+
 
 @dataclass(frozen=True, slots=True)
 class Again:

@@ -65,7 +65,9 @@ class Repeats:
         if prompt.uses >= FAMILIAR_AFTER:
             self._echoes += prompt.echo is None
             ticket = replace(prediction.ticket, text="", is_echo=True)
-            prompt.echo = replace(prediction, asks_more=False, ticket=ticket)
+            prompt.echo = Prediction(
+                mass=prediction.mass, level=prediction.level, asks_more=False, ticket=ticket
+            )
             prompt.left = ONE_IN - 1
 
 

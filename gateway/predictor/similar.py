@@ -15,7 +15,7 @@ from gateway.predictor.chore import Chore
 from gateway.predictor.constancy import Constancy
 from gateway.predictor.floats import Floats
 from gateway.predictor.generation import GUESS, IS_CUT, STAGE, TOKENS, Sample
-from gateway.predictor.histograms import BUCKETS, blurred, buckets_of, posterior, total
+from gateway.predictor.histograms import BUCKETS, blurred, buckets_of, counted, posterior, total
 from gateway.predictor.history import Histories, History, Latest, Neighbours
 from gateway.predictor.levels import RATIO_SAMPLES
 from gateway.predictor.query import Again, Level, Mass, Ticket
@@ -182,9 +182,11 @@ class Similar:
 class _Tally:
     """Neighbours as weighted evidence by bucket."""
 
+    __slots__ = ("_cut", "_events", "_square", "_total", "count")
+
     def __init__(self) -> None:
-        self._events = np.zeros(BUCKETS)
-        self._cut = np.zeros(BUCKETS)
+        self._events: Mass | None = None
+        self._cut: Mass | None = None
         self._total = self._square = 0.0
         self.count = 0
 
@@ -203,37 +205,42 @@ class _Tally:
         width = SIMILARITY_WIDTH
         tokens = facts[:, TOKENS]
         log_weight = np.minimum(found.similarity, 1.0)
-        log_weight -= np.float32(1.0)
+        log_weight -= 1.0
         if own_guess == own_guess:  # not NaN
             width = GUIDED_SIMILARITY_WIDTH
-            gap = np.float32(own_guess) - facts[:, GUESS]
-            gap[gap != gap] = 0.0  # those that came before there were guesses
+            gap = own_guess - facts[:, GUESS]
+            square = gap.dot(gap)
+            if square != square:
+                gap[gap != gap] = 0.0  # those that came before there were guesses
             # Where the guesses are so far apart that the length is absurd, the weight is nothing.
-            tokens = tokens * np.exp(gap * np.float32(GUESS_SHIFT))
+            tokens = tokens * np.exp(gap * GUESS_SHIFT)
             gap *= gap
-            gap *= np.float32(-0.5 * width / GUESS_WIDTH**2)
+            gap *= -0.5 * width / GUESS_WIDTH**2
             log_weight += gap
-        log_weight *= np.float32(1.0 / width)
+        log_weight *= 1.0 / width
         weight = np.exp(log_weight, out=log_weight)
-        weight[facts[:, STAGE] != stage] *= np.float32(OTHER_STAGE)
+        np.multiply(weight, OTHER_STAGE, out=weight, where=facts[:, STAGE] != stage)
         if scale != 1.0:
-            weight *= np.float32(scale)
-        bucket = buckets_of(tokens if stretch == 1.0 else tokens * np.float32(stretch))
-        events, is_cut = weight, facts[:, IS_CUT]
-        if total(is_cut):
-            self._cut += np.bincount(bucket, weight * is_cut, BUCKETS)
-            events = weight * (1 - is_cut)
-        self._events += np.bincount(bucket, events, BUCKETS)
+            weight *= scale
+        bucket = buckets_of(tokens if stretch == 1.0 else tokens * stretch)
         self._total += float(total(weight))
-        self._square += float(weight @ weight)
+        self._square += float(weight.dot(weight))
         self.count += len(facts)
+        is_cut = facts[:, IS_CUT]
+        if total(is_cut):
+            cut = counted(bucket, weight * is_cut)
+            self._cut = cut if self._cut is None else self._cut + cut
+            weight = weight * (1 - is_cut)
+        events = counted(bucket, weight)
+        self._events = events if self._events is None else self._events + events
 
     def posterior(self, parent: Mass, parent_weight: float) -> Mass:
-        if self._total <= 1e-30:
+        if self._total <= 1e-30 or self._events is None:
             return parent
         # As many samples as would, at equal weights, scatter as much.
         scale = self._total / self._square
-        return posterior(self._events * scale, self._cut * scale, parent, parent_weight)
+        cut = None if self._cut is None else self._cut * scale
+        return posterior(self._events * scale, cut, parent, parent_weight)
 
 
 def _apart(found: Neighbours, stage: int) -> tuple[Neighbours | None, Neighbours]:
@@ -250,11 +257,14 @@ def _apart(found: Neighbours, stage: int) -> tuple[Neighbours | None, Neighbours
 
 def _repeated(ticket: Ticket, same: Neighbours, parent: Mass, constancy: Constancy) -> Mass:
     tokens, is_cut = same.facts[:, TOKENS].astype(np.float64), same.facts[:, IS_CUT] > 0
-    logs = np.log(np.maximum(tokens[~is_cut], 1.0))
-    events = np.zeros(BUCKETS)
-    if len(logs):
-        events = blurred(logs, constancy.spread)
-    if len(logs) == len(tokens):
+    cut: Mass | None = None
+    if is_cut.any():
+        cut = np.bincount(buckets_of(tokens[is_cut]), minlength=BUCKETS).astype(np.float64)
+        tokens = tokens[~is_cut]
+        if not len(tokens):
+            return posterior(np.zeros(BUCKETS), cut, parent, constancy.doubt)
+    logs = np.log(np.maximum(tokens, 1.0))
+    if cut is None:
         ticket.again = Again(logs, parent)
-    cut = np.bincount(buckets_of(tokens[is_cut]), minlength=BUCKETS).astype(np.float64)
+    (events,) = blurred(logs, np.array([constancy.spread]))
     return posterior(events, cut, parent, constancy.doubt)

@@ -26,6 +26,14 @@ class _Shared:
         self.prefix = self.suffix = text
         self.has_shrunk = False
 
+    def fits(self, text: str) -> bool:
+        """Tell whether there is nothing to learn from one more text."""
+        if not self.has_shrunk:
+            return False
+        if not self.prefix and not self.suffix:
+            return self.seen < self.retry_at
+        return text.startswith(self.prefix) and text.endswith(self.suffix)
+
     def narrow(self, text: str) -> None:
         if not text.startswith(self.prefix):
             self.prefix = _back_to_space(self.prefix[: _common_prefix(self.prefix, text)])
@@ -61,16 +69,16 @@ class Templates:
             self._keep_bounds()
             return text
         self._stages.move_to_end(stage)
-        self._learn(shared, text)
+        shared.seen += 1
+        if not shared.fits(text):
+            self._learn(shared, text)
         if shared.seen < MIN_PROMPTS or not shared.has_shrunk:
             return text
-        prefix = len(shared.prefix) if len(shared.prefix) >= MIN_SHARED_CHARS else 0
-        suffix = len(shared.suffix) if len(shared.suffix) >= MIN_SHARED_CHARS else 0
+        prefix, suffix = len(shared.prefix), len(shared.suffix)
         return text[prefix : max(len(text) - suffix, prefix)].strip() or text
 
     def _learn(self, shared: _Shared, text: str) -> None:
         before = shared.chars
-        shared.seen += 1
         if shared.chars:
             shared.narrow(text)
         elif shared.seen >= shared.retry_at:

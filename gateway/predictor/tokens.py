@@ -1,6 +1,8 @@
 """WordIds: WordPiece ids with each word's ids remembered, ten times faster than anew."""
 
 import re
+from array import array
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,18 @@ MAX_WORD_CHARS = 64
 Ids = NDArray[np.int64]
 
 
+class _Known(dict[str, bytes]):
+    """Ids as they lie in memory, of words as white space parts them and of their pieces."""
+
+    def __init__(self, of_word: Callable[[str], bytes]) -> None:
+        super().__init__()
+        self._of_word = of_word
+
+    def __missing__(self, word: str) -> bytes:
+        """Work out those of a word that is not there."""
+        return self._of_word(word)
+
+
 class WordIds:
     """Token ids of a text, without special tokens. One owner; bounded."""
 
@@ -22,15 +36,12 @@ class WordIds:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._model = self._tokenizer.model
-        self._known: dict[str, bytes] = {}
-        """Ids as they lie in memory, of words as white space parts them and of their pieces."""
+        self._known = _Known(self._of_word)
 
     def of(self, text: str) -> Ids:
         """Return the ids; only decomposed accents can differ from the tokenizer's own."""
-        known, of_word = self._known, self._of_word
-        return np.frombuffer(
-            b"".join([known.get(word) or of_word(word) for word in text.lower().split()]), np.int64
-        )
+        of_each = map(self._known.__getitem__, text.lower().split())
+        return np.frombuffer(b"".join(of_each), np.int64)
 
     def _of_word(self, word: str) -> bytes:
         pieces = PIECE.findall(word)
@@ -43,7 +54,7 @@ class WordIds:
             ids = [token.id for token in self._model.tokenize(piece)]
         else:
             ids = self._tokenizer.encode(piece, add_special_tokens=False).ids
-        return self._keep(piece, np.array(ids, np.int64).tobytes())
+        return self._keep(piece, array("q", ids).tobytes())
 
     def _keep(self, word: str, ids: bytes) -> bytes:
         if len(word) <= MAX_WORD_CHARS:

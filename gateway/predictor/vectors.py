@@ -13,6 +13,7 @@ from gateway.predictor.templates import Templates
 
 FEATURES = 5
 FEATURE_WEIGHT = 0.5
+_EACH = FEATURE_WEIGHT / sqrt(FEATURES)
 FEATURE_VERSION = 1
 """Goes up when the row's meaning changes: kept with what is written to disk."""
 COUNTED_CHARS = 4096
@@ -35,9 +36,15 @@ def features(text: str) -> list[float]:
         (log1p(sample.count(" ") * scale + lines + 1) - 3.1) / 0.9,
         (log1p(lines) - 0.4) / 0.7,
         1.0 if text[-64:].rstrip().endswith("?") else -0.7,
-        1.5 if _DIGIT.search(both_ends(text)) else -0.5,
+        1.5 if _has_digit(both_ends(text)) else -0.5,
     )
-    return [min(max(value, -3.0), 3.0) for value in raw]
+    return [-3.0 if value < -3.0 else min(value, 3.0) for value in raw]
+
+
+def _has_digit(text: str) -> bool:
+    if text.isascii():  # a tenth of what the expression takes where there is none
+        return len(text.encode().translate(None, b"0123456789")) < len(text)
+    return _DIGIT.search(text) is not None
 
 
 class Vectors:
@@ -60,19 +67,23 @@ class Vectors:
 
     def of(self, prompts: Sequence[tuple[str, str]]) -> list[Vector]:
         """Return the rows of (stage, text) pairs; what is not cached is embedded in one go."""
-        keys = [(stage, hash(text)) for stage, text in prompts]
-        new = [i for i, key in enumerate(keys) if key not in self._cached]
+        found: list[Vector | None] = []
+        new = []
+        for at, (stage, text) in enumerate(prompts):
+            key = stage, hash(text)
+            row = self._cached.get(key)
+            found.append(row)
+            if row is None:
+                new.append((at, key, self._templates.strip(stage, text)))
+            else:
+                self._cached.move_to_end(key)
         if new:
-            texts = [self._templates.strip(*prompts[i]) for i in new]
-            for i, text, row in zip(new, texts, self._embedder.embed(texts), strict=True):
-                self._cached[keys[i]] = _joined(row, features(text))
-        found = []
-        for key in keys:
-            self._cached.move_to_end(key)
-            found.append(self._cached[key])
-        while len(self._cached) > MAX_CACHED:
-            self._cached.popitem(last=False)
-        return found
+            rows = self._embedder.embed([text for _, _, text in new])
+            for (at, key, text), row in zip(new, rows, strict=True):
+                found[at] = self._cached[key] = _joined(row, features(text))
+            while len(self._cached) > MAX_CACHED:
+                self._cached.popitem(last=False)
+        return [row for row in found if row is not None]
 
     def coarse(self, row: Vector) -> Vector:
         """Return the short row by which candidates are found, of length one again."""
@@ -82,18 +93,18 @@ class Vectors:
         head, rest = row[:kept], row[dim:]
         # The features keep the weight against the text that they have in the whole row: theirs
         # stays as it is, and the text's leading part gets the length that all of the text had.
-        text = max(1.0 - float(rest @ rest), 1e-12)
+        text = 1.0 - float(rest.dot(rest)) + 1e-12
         short: Vector = np.empty(kept + FEATURES, np.float32)
-        short[:kept] = head
-        short[:kept] *= np.float32(sqrt(text / max(float(head @ head), 1e-18)))
+        stretch = np.float32(sqrt(abs(text) / (float(head.dot(head)) + 1e-18)))
+        np.multiply(head, stretch, out=short[:kept])
         short[kept:] = rest
         return short
 
 
 def _joined(row: Vector, extra: list[float]) -> Vector:
-    weight = FEATURE_WEIGHT / sqrt(FEATURES)
-    length = sqrt(1.0 + weight**2 * sum(value * value for value in extra))
+    length = sqrt(1.0 + _EACH**2 * sum([value * value for value in extra]))
+    share = _EACH / length
     joined: Vector = np.empty(len(row) + FEATURES, np.float32)
-    np.divide(row, np.float32(length), out=joined[: len(row)])
-    joined[len(row) :] = [value * weight / length for value in extra]
+    np.divide(row, np.float32(length), out=joined[:-FEATURES])
+    joined[-FEATURES:] = [value * share for value in extra]
     return joined

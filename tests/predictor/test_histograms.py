@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.lengths import EDGES, PRIOR, bucket_of
+from gateway.core.lengths import EDGES, PRIOR, bucket_of, log_normal
 from gateway.predictor import histograms as h
 from gateway.predictor.query import Mass
 
@@ -30,7 +30,7 @@ def test_without_cut_samples_it_is_the_plain_mixture(events: Mass) -> None:
     plain = (events + 2 * FLAT) / (events.sum() + 2)
     barely_cut = np.zeros(48)
     barely_cut[0] = 1e-12  # cut before anything else: nobody's place changes
-    assert h.posterior(events, np.zeros(48), FLAT, 2) == pytest.approx(plain)
+    assert h.posterior(events, None, FLAT, 2) == pytest.approx(plain)
     assert h.posterior(events, barely_cut, FLAT, 2) == pytest.approx(plain, abs=1e-9)
 
 
@@ -63,9 +63,17 @@ def test_a_stretched_distribution_keeps_its_mass_and_moves_its_median(factor: fl
 
 
 def test_a_blurred_length_stays_where_it_was() -> None:
-    mass = h.blurred(np.log([300.0]), 0.2)
+    (mass,) = h.blurred(np.log([300.0]), np.array([0.2]))
     assert mass.sum() == pytest.approx(1)
     assert h.median(mass) == pytest.approx(300, rel=0.05)
+
+
+def test_several_lengths_are_blurred_by_each_spread() -> None:
+    lengths, sds = np.array([1.0, 90.0, 300.0]), np.array([0.1, 0.35])
+    blurred = h.blurred(np.log(lengths), sds)
+    for mass, sd in zip(blurred, sds, strict=True):
+        each = [log_normal(length, sd).mass for length in lengths]
+        assert mass == pytest.approx(np.sum(each, axis=0), abs=1e-4)
 
 
 def test_of_several_answers_the_longest_is_longer() -> None:

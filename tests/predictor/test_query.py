@@ -22,6 +22,7 @@ def test_the_same_call_with_another_prompt_length_differs_in_nothing_else() -> N
 
     assert longer == replace(query, prompt_tokens=70)
     assert query.prompt_tokens == 0
+    assert query.without_text("wide") == replace(query, stages=("wide",), text="")
 
 
 def test_a_call_has_a_choice_and_a_stage() -> None:
