@@ -34,6 +34,8 @@ SAME_COSINE = 0.98
 MAX_SAME = 32
 REFIT_SHARE = 3
 """The guess is fitted anew when one new sample has come for so many that it was fitted to."""
+REPEAT_NEWS = 0.25
+"""What an answer to a prompt that was known counts there: it can but move a length."""
 FOREIGN_BELOW = guess.MIN_SAMPLES
 """Own samples up to which other models' neighbours count, scaled to this model's lengths."""
 FOREIGN_WEIGHT, FOREIGN_MODELS, FOREIGN_NEIGHBOURS = 0.15, 4, 32
@@ -43,8 +45,8 @@ FOREIGN_WEIGHT, FOREIGN_MODELS, FOREIGN_NEIGHBOURS = 0.15, 4, 32
 class _Model:
     fitted: guess.Guess | None = None
     is_fitting: bool = False
-    fit_at: int = guess.MIN_SAMPLES
-    """Samples seen at which the guess is fitted anew."""
+    wanted: float = guess.MIN_SAMPLES
+    """New samples until the guess is fitted anew."""
     constancy: Constancy = field(default_factory=Constancy)
 
 
@@ -151,21 +153,23 @@ class Similar:
             ticket.guess = known.fitted.of(ticket.vector, self._guessing)
         number = self.histories.stage_number(ticket.stage)
         sample = Sample(ticket.vector, tokens, is_cut, number, ticket.guess)
-        return self.add(ticket.query.model, sample)
+        news = 1.0 if ticket.again is None else REPEAT_NEWS
+        return self.add(ticket.query.model, sample, news)
 
-    def add(self, model: str, sample: Sample) -> Chore | None:
+    def add(self, model: str, sample: Sample, news: float = 1.0) -> Chore | None:
         """Add a sample as it stands, as one read back from disk."""
         known = self._models.get(model) or self._begin(model)
         history, build = self.histories.add(model, sample)
         if history.added == 1:
-            known.fit_at = guess.MIN_SAMPLES  # its earlier history had been dropped
+            known.wanted = guess.MIN_SAMPLES  # its earlier history had been dropped
+        known.wanted -= news
         if build is not None:
             return build
-        if known.is_fitting or history.added < known.fit_at:
+        if known.is_fitting or known.wanted > 0:
             return None
         latest = history.latest(guess.MAX_SAMPLES)
         # The work grows with the cube of the rows: at full size it must not be had too often.
-        known.fit_at = history.added + max(16, len(latest.rows) // REFIT_SHARE)
+        known.wanted = max(16, len(latest.rows) // REFIT_SHARE)
         if (~latest.is_cut).sum() < guess.MIN_SAMPLES * 3 // 4:
             return None
         known.is_fitting = True

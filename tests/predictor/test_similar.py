@@ -17,8 +17,8 @@ def similar() -> Similar:
     return Similar(vectors, Histories(vectors, 1000, 8, 10**9))
 
 
-def learn(known: Similar, text: str, tokens: float, *, model: str = "m", cut: bool = False) -> None:
-    """Take in one answer, and do at once what is due."""
+def learn(known: Similar, text: str, tokens: float, *, model: str = "m", cut: bool = False) -> bool:
+    """Take in one answer, and do at once what is due; return whether something was."""
     ticket = a_ticket(text, model=model)
     known.embed([ticket])
     known.forecast(ticket)
@@ -26,6 +26,7 @@ def learn(known: Similar, text: str, tokens: float, *, model: str = "m", cut: bo
     if chore is not None:
         chore.run()
         chore.keep()
+    return chore is not None
 
 
 def answer(known: Similar, text: str, *, model: str = "m") -> tuple[Level | None, Mass]:
@@ -111,3 +112,17 @@ def test_from_a_hundred_samples_on_lengths_are_guessed_too() -> None:
     plain = [float(median(answer(known, "a" * n + "bcdefghijbcd"[n:])[1])) for n in (0, 2, 4)]
     assert plain == sorted(plain)
     assert plain[2] > 1.5 * plain[0]
+
+
+def test_prompts_that_were_known_seldom_have_the_guess_fitted_anew() -> None:
+    rng = np.random.default_rng(1)
+    texts = ["".join(rng.choice(list("abcdefghij"), 12)) for _ in range(800)]
+    new, old = similar(), similar()
+    for text in texts[:150]:
+        learn(new, text, 100)
+        learn(old, text, 100)
+
+    anew = sum(learn(new, text, 100) for text in texts[150:550])
+    again = sum(learn(old, texts[number % 150], 100) for number in range(400))
+
+    assert 0 < 2 * again <= anew
