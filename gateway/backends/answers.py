@@ -29,7 +29,8 @@ RETURNED_WITH_ERRORS = (b"retry-after", b"retry-after-ms")
 class WholeAnswer:
     """An answer that came in one piece and is complete."""
 
-    ended = is_complete = True
+    ended = True
+    is_complete = True
 
     def __init__(
         self,

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import orjson
 
@@ -42,9 +41,14 @@ class GatheringClient(HttpClient):
     Until then, and every ten minutes, such a call is asked for whole, and its answer is the mould.
     """
 
-    @cached_property
-    def _moulds(self) -> dict[str, "_Known"]:
-        return {}  # by form: two paths, with logprobs or without
+    _known: "dict[str, _Known] | None" = None
+
+    @property
+    def _moulds(self) -> "dict[str, _Known]":
+        """By form: two paths, with logprobs or without."""
+        if self._known is None:
+            self._known = {}
+        return self._known
 
     async def open(
         self, call: Call, listener: Listener, *, engine_priority: int, attempt: int

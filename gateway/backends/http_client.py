@@ -6,7 +6,7 @@ Why our own is in docs/decisions/0003-own-upstream-client.md.
 import asyncio
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gateway.backends.answers import StreamAnswer, engine_error
@@ -255,9 +255,26 @@ def _say(connection: Connection, head: bytes, call: Call, body: bytes) -> None:
         connection.send_more(call.upload.pieces(), is_chunked=call.upload.length is None)
     elif len(body) > BODY_WORTH_PIECES_BYTES:
         connection.send(head)
-        connection.send_more(_pieces(body), is_chunked=False)
+        connection.send_more(_Pieces(body), is_chunked=False)
     else:
         connection.send(head + body)
+
+
+class _Pieces:
+    """A long body, piece by piece."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._at = 0
+
+    def __aiter__(self) -> "_Pieces":
+        return self
+
+    async def __anext__(self) -> bytes:
+        begin, self._at = self._at, self._at + BODY_WORTH_PIECES_BYTES
+        if begin >= len(self._body):
+            raise StopAsyncIteration
+        return self._body[begin : self._at]
 
 
 def _was_stale(connection: Connection, error: BaseException) -> bool:
@@ -272,11 +289,6 @@ def _was_stale(connection: Connection, error: BaseException) -> bool:
 def _has_begun(call: Call) -> bool:
     """Return whether some of an upload has been sent: it cannot be sent again."""
     return call.upload is not None and call.upload.is_begun
-
-
-async def _pieces(body: bytes) -> AsyncIterator[bytes]:
-    for begin in range(0, len(body), BODY_WORTH_PIECES_BYTES):
-        yield body[begin : begin + BODY_WORTH_PIECES_BYTES]
 
 
 def _without_route(call: Call, error: EngineError) -> EngineError:
