@@ -31,7 +31,7 @@ TESTED_ELSEWHERE = {
     "gateway/api/door.py": "tests/api/test_endpoints.py",
     "gateway/api/kept.py": "tests/api/test_endpoints.py",
     "gateway/api/openapi.py": "tests/fuzz/test_openapi.py",
-    "gateway/api/protocol.py": "tests/cases/test_disclosure.py",
+    "gateway/api/cycle.py": "tests/api/test_protocol.py",
     "gateway/api/said.py": "tests/api/test_calls.py",
     "gateway/backends/shapes.py": "tests/fuzz/test_bytes.py",
     "gateway/backends/whole.py": "tests/api/test_headers.py",

@@ -1,16 +1,20 @@
-"""Guarded connections: how many there may be, how long a request's head may be and take.
+"""Guard: how many connections there may be, how long a request's head may be and take.
 
 A connection that breaks a limit is told so in OpenAI's shape, if it can be told, and closed. How
 long bodies may be, and how slowly answers may be taken, is judged where they are read and sent.
 """
 
 import asyncio
+import sys
 from dataclasses import dataclass
+from enum import Enum
 from http import HTTPStatus
+from math import inf
 
-from gateway.api.asgi import stalled
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.api.asgi import RequestIds, stalled
 from gateway.api.errors import ApiError, bad_request
-from gateway.api.protocol import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +23,19 @@ class ConnectionLimits:
 
     max_connections: int
     max_header_bytes: int
-    """Of a request's line and headers together."""
+    """Of a request's line and headers together, and of what stands behind a body's last chunk."""
     header_timeout_s: float
     """From a request's first byte, or the connection's start, to the end of its headers."""
     body_timeout_s: float
     """Between two pieces of a body."""
 
 
+NO_LIMITS = ConnectionLimits(
+    max_connections=sys.maxsize,
+    max_header_bytes=sys.maxsize,
+    header_timeout_s=inf,
+    body_timeout_s=inf,
+)
 TOO_MANY = ApiError(
     status=HTTPStatus.SERVICE_UNAVAILABLE,
     message="The gateway has too many connections.",
@@ -34,128 +44,85 @@ TOO_MANY = ApiError(
     should_retry=True,
     retry_after_s=1.0,
 )
+_ids = RequestIds()
 
 
-class GuardedProtocol(Protocol):
-    """One connection within limits. Made by `guarded`."""
+class Awaited(Enum):
+    """What a connection waits for."""
 
-    limits: ConnectionLimits
+    REQUEST = "request"
+    HEAD = "head"
+    BODY = "body"
+    ANSWER = "answer"
+
+
+class Guard(HttpToolsProtocol):
+    """A connection as its limits see it; whoever parses says what it waits for."""
+
+    limits = NO_LIMITS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Turn the connection away if there are too many."""
-        self._head_bytes = 0
-        self._is_in_head = True
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._body_timer: asyncio.TimerHandle | None = None
-        self._is_in_body = False
-        self._body_at = 0.0
         super().connection_made(transport)
+        self._patience_s = {
+            Awaited.REQUEST: float(self.timeout_keep_alive),
+            Awaited.HEAD: self.limits.header_timeout_s,
+            Awaited.BODY: self.limits.body_timeout_s,
+            Awaited.ANSWER: inf,
+        }
+        self._awaited = Awaited.HEAD
+        self._since = self.loop.time()
+        """When that began, or for a body when a piece of it came last."""
+        self._timer: asyncio.TimerHandle | None = None
         if len(self.connections) > self.limits.max_connections:
             self.refuse(TOO_MANY)
-            return
-        self._await_head()
+        else:
+            self._look()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
-        self._stop_waiting()
-        if self._body_timer is not None:
-            self._body_timer.cancel()
-        super().connection_lost(exc)
+    def _look(self) -> None:
+        """Look whether it has waited for too long. One timer, however many requests and pieces.
 
-    def data_received(self, data: bytes) -> None:
-        """Take in bytes; those of a head are counted."""
+        It is never late: what is waited for anew has at least the time between two looks.
+        """
+        self._timer = None
         if self.transport.is_closing():
             return
-        if self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
-            self._await_head()
-        if self._is_in_head:
-            self._head_bytes += len(data)
-        super().data_received(data)
-        if self._is_in_head and self._head_bytes > self.limits.max_header_bytes:
-            self._refuse_head()
-        if self._is_in_body:
-            self._body_at = self.loop.time()
-            if self._body_timer is None:
-                self._await_body(self.limits.body_timeout_s)
+        now = self.loop.time()
+        if self._awaited is Awaited.BODY and self.flow.read_paused:
+            self._since = now  # it is we who do not read
+        left_s = self._since + self._patience_s[self._awaited] - now
+        if left_s > 0:
+            look_in_s = min(left_s, *self._patience_s.values())
+            self._timer = self.loop.call_later(look_in_s, self._look)
+        else:
+            self._end_waiting()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header that came whole."""
-        super().on_header(name, value)
-        self._complete_bytes += len(name) + len(value) + 4
-        if self._complete_bytes > self.limits.max_header_bytes:
-            raise _HeadTooLong
+    def _stop_looking(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        super().on_message_begin()
-        self._is_in_head = True
-        self._complete_bytes = 0
-
-    def on_headers_complete(self) -> None:
-        """The head is here."""
-        self._stop_waiting()
-        self._is_in_head = False
-        self._is_in_body = True
-        self._head_bytes = 0
-        if len(self.url) + self._complete_bytes > self.limits.max_header_bytes:
-            raise _HeadTooLong
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        """The request is here; what comes now is the next one's head."""
-        super().on_message_complete()
-        self._is_in_head = True
-        self._is_in_body = False
+    def _end_waiting(self) -> None:
+        if self._awaited is Awaited.HEAD:
+            self.refuse(
+                ApiError(
+                    status=HTTPStatus.REQUEST_TIMEOUT,
+                    message="The request's headers did not arrive in time.",
+                    code="header_timeout",
+                )
+            )
+        elif self._awaited is Awaited.BODY and not self.cycle.response_started:
+            self.refuse(stalled())
+        else:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Say what was wrong: too long a head, or no HTTP."""
-        if self.transport.is_closing():
-            return
-        if self._complete_bytes + len(self.url) > self.limits.max_header_bytes:
-            self._refuse_head()
-        else:
-            super().send_400_response(msg)
+        """Answer what is no HTTP in OpenAI's shape, and close."""
+        if not self.transport.is_closing():  # else it has been told what was wrong
+            self.refuse(bad_request(msg, code="invalid_http"))
 
-    def _await_head(self) -> None:
-        delay_s = self.limits.header_timeout_s
-        self._head_timer = self.loop.call_later(delay_s, self._head_is_late)
-
-    def _stop_waiting(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _head_is_late(self) -> None:
-        self._head_timer = None
-        if self.transport.is_closing():
-            return
-        self.refuse(
-            ApiError(
-                status=HTTPStatus.REQUEST_TIMEOUT,
-                message="The request's headers did not arrive in time.",
-                code="header_timeout",
-            )
-        )
-
-    def _await_body(self, delay_s: float) -> None:
-        self._body_timer = self.loop.call_later(delay_s, self._look_at_body)
-
-    def _look_at_body(self) -> None:
-        """Look whether a body has stalled. One timer, however many pieces."""
-        self._body_timer = None
-        if self.transport.is_closing() or not self._is_in_body:
-            return
-        if self.flow.read_paused:
-            self._body_at = self.loop.time()  # it is we who do not read
-        left_s = self._body_at + self.limits.body_timeout_s - self.loop.time()
-        if left_s > 0:
-            self._await_body(left_s)
-        elif self.cycle.response_started:
-            self.transport.close()
-        else:
-            self.refuse(stalled())
-
-    def _refuse_head(self) -> None:
+    def refuse_head(self) -> None:
+        """Say that a head is too long."""
         error = bad_request(
             f"The request's headers are longer than {self.limits.max_header_bytes} bytes.",
             code="headers_too_large",
@@ -163,15 +130,16 @@ class GuardedProtocol(Protocol):
         error.status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
         self.refuse(error)
 
-    _complete_bytes = 0
-    """Of this request's headers that came whole."""
-    url = b""
-
-
-class _HeadTooLong(Exception):
-    """Ends the parser's work; `send_400_response` says why."""
-
-
-def guarded(limits: ConnectionLimits) -> type[GuardedProtocol]:
-    """Return a protocol for uvicorn that keeps these limits."""
-    return type("LimitedProtocol", (GuardedProtocol,), {"limits": limits})
+    def refuse(self, error: ApiError) -> None:
+        """Answer, whatever has or has not come, and close."""
+        body = error.body()
+        headers = [
+            *(header for header in error.response_headers() if header[0] != b"connection"),
+            (b"x-request-id", _ids.next().encode()),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        head = b"".join(b"%b: %b\r\n" % header for header in headers)
+        line = b"HTTP/1.1 %d %b\r\n" % (error.status, HTTPStatus(error.status).phrase.encode())
+        self.transport.write(line + head + b"\r\n" + body)
+        self.transport.close()

@@ -1,22 +1,18 @@
-"""Protocol: uvicorn's HTTP/1.1 connection, with the gateway's errors and a way to be cut."""
+"""Protocol: uvicorn's HTTP/1.1 connection, with limits, and with fewer steps for each request."""
 
 import asyncio
 import socket
-from collections.abc import Iterable
-from http import HTTPStatus
+from functools import lru_cache
+from urllib.parse import unquote
 
-from uvicorn._types import ASGI3Application, ASGISendEvent
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+import httptools
+from uvicorn._types import ASGI3Application, HTTPScope
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from gateway.api.asgi import RequestIds
+from gateway.api.cycle import Cycle
 from gateway.api.disconnect import PRESENCE, Presence
-from gateway.api.door import ABORT, WRITE
-from gateway.api.errors import ApiError, bad_request
-from gateway.backends.base import Header
+from gateway.api.door import ABORT
+from gateway.api.guard import Awaited, ConnectionLimits, Guard
 
 KEEP_ALIVE_IDLE_S = 60
 KEEP_ALIVE_INTERVAL_S = 15
@@ -25,134 +21,196 @@ KEEP_ALIVE_PROBES = 4
 after a minute of silence four probes are sent."""
 UNACKNOWLEDGED_S = 60
 """Bytes that no machine takes for so long end the connection."""
+MAX_KEPT_URL_BYTES = 256
+"""A URL no longer than this is kept with its parts: most requests go to a few."""
 
-_ids = RequestIds()
+
+class HeadTooLong(Exception):
+    """Ends the parser's work; its client has been told why."""
 
 
-class OneWrite(RequestResponseCycle):
-    """A request's way through the application, whose answer's head goes out with what follows it.
+class Protocol(Guard):
+    """One connection. `http=Protocol` in uvicorn's settings, or `guarded`.
 
-    uvicorn writes them apart and looks at each header by itself.
+    What uvicorn can do besides and nobody here asks for is left out: WebSockets, its access log,
+    its limit of requests at once.
     """
 
-    _head = b""
-
-    async def send(self, message: ASGISendEvent) -> None:
-        """Take a part of the answer."""
-        if self.response_complete or self.scope["method"] == "HEAD":
-            await super().send(message)
-            return
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
-        if self.disconnected:
-            return
-        if message["type"] == "http.response.start" and not self.response_started:
-            self._begin(message["status"], message.get("headers", ()))
-        elif message["type"] == "http.response.body" and self.response_started:
-            self._go_on(message.get("body", b""), ends=not message.get("more_body", False))
-        else:
-            await super().send(message)
-
-    def write(self, piece: bytes) -> bool:
-        """Write a piece of an answer that has begun, without waiting; return if there is room."""
-        if self.disconnected:
-            return False
-        self._go_on(piece, ends=False)
-        return not self.flow.write_paused
-
-    def _begin(self, status: int, headers: Iterable[Header]) -> None:
-        self.response_started = True
-        self.waiting_for_100_continue = False
-        content = [STATUS_LINE[status]]
-        closes = False
-        for name, value in (*self.default_headers, *headers):
-            content.append(b"%b: %b\r\n" % (name, value))
-            if name == b"content-length":
-                self.chunked_encoding = False
-                self.expected_content_length = int(value)
-            elif name == b"transfer-encoding":
-                self.chunked_encoding = True
-            elif name == b"connection" and b"close" in value.lower():
-                self.keep_alive = False
-                closes = True
-        if not self.keep_alive and not closes:
-            content.append(b"connection: close\r\n")
-        if self.chunked_encoding is None and status not in (204, 304):
-            self.chunked_encoding = True
-            content.append(b"transfer-encoding: chunked\r\n")
-        head = b"".join(content)
-        if head.count(b"\n") != len(content) or head.count(b"\r") != len(content):
-            raise RuntimeError("a header of the answer has a line end in it")
-        self._head = head + b"\r\n"
-
-    def _go_on(self, body: bytes, *, ends: bool) -> None:
-        head, self._head = self._head, b""
-        if self.chunked_encoding:
-            framed = b"%b%x\r\n%b\r\n" % (head, len(body), body) if body else head
-            self.transport.write(framed + b"0\r\n\r\n" if ends else framed)
-        else:
-            self.expected_content_length -= len(body)
-            if self.expected_content_length < 0 or (ends and self.expected_content_length):
-                raise RuntimeError("the answer is not as long as it says")
-            self.transport.writelines((head, body))
-        if ends:
-            self.response_complete = True
-            self.message_event.set()
-            if not self.keep_alive:
-                self.transport.close()
-            self.on_response()
-
-
-class Protocol(HttpToolsProtocol):
-    """One connection. `http=Protocol` in uvicorn's settings."""
+    cycle: Cycle
+    """The request that came last."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Have the kernel watch whether the client is still there."""
-        super().connection_made(transport)
         self._presence = Presence()
+        self._state = {**self.app_state, ABORT: transport.abort, PRESENCE: self._presence}
+        self._served: Cycle | None = None
+        """The request that is being answered, or was last."""
+        self._is_in_head = True
+        self._piece_bytes = 0
+        self._lean_bytes = 0
+        """Of pieces that came since the last byte of a body, or the last request's end."""
+        self._end_bytes = 0
+        """Of the piece in which that was: some of it may be the next request's head."""
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _OPTIONS:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Say that the client has gone."""
-        super().connection_lost(exc)
+        self._stop_looking()
+        self.connections.discard(self)
+        for cycle in (self._served, self.cycle):
+            if cycle is not None:
+                cycle.lose_client()
+        self._served = None
+        self.cycle = None  # type: ignore[assignment]  # as in uvicorn before the first
+        self.flow.resume_writing()
+        if exc is None:
+            self.transport.close()
+        self.parser = None  # type: ignore[assignment]  # as in uvicorn: it holds this object
         self._presence.gone()
 
+    def data_received(self, data: bytes) -> None:
+        """Parse what the client says."""
+        if self.transport.is_closing():
+            return
+        if self._awaited is Awaited.REQUEST:
+            self._awaited, self._since = Awaited.HEAD, self.loop.time()
+        self._piece_bytes = len(data)
+        self._lean_bytes += self._piece_bytes
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            msg = "Invalid HTTP request received."
+            self.logger.warning(msg)
+            self.send_400_response(msg)
+            return
+        except httptools.HttpParserUpgrade:
+            self._unsupported_upgrade_warning()
+        if self._lean_bytes > self.limits.max_header_bytes:
+            self.refuse_head()
+        elif self._awaited is Awaited.BODY:
+            self._since = self.loop.time()
+
+    # What the parser calls
+
     def on_message_begin(self) -> None:
-        """Leave requests a way to cut their connection, and to hear of its end."""
-        super().on_message_begin()
-        state = self.scope["state"]
-        state[ABORT] = self.transport.abort
-        state[PRESENCE] = self._presence
+        """A request begins."""
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header, unless it stands behind the last chunk."""
+        name = name.lower()
+        if not self._is_in_head:
+            return
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """The head is here: have the request served, unless another one is under way."""
+        if self._lean_bytes + self._end_bytes > self.limits.max_header_bytes:
+            self._measure_head()
+        self._is_in_head = False
+        self._lean_bytes = 0
+        self._awaited = Awaited.BODY
+        parser = self.parser
+        version = parser.get_http_version()
+        keep_alive = version != "1.0" and parser.should_keep_alive()
+        cycle = Cycle(self, self._scope(version), keep_alive=keep_alive)
+        previous, self.cycle = self.cycle, cycle
+        if previous is None or previous.response_complete:
+            self._start_asgi_task(cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
+
+    def on_body(self, body: bytes) -> None:
+        """Hand on a piece of the body."""
+        self._lean_bytes = 0
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.take_in(body)
+
+    def on_message_complete(self) -> None:
+        """The request is here; what comes now is the next one's head."""
+        self._is_in_head = True
+        self._lean_bytes, self._end_bytes = 0, self._piece_bytes
+        cycle = self.cycle
+        if cycle.response_complete:
+            self._await_request()
+        else:
+            self._awaited = Awaited.ANSWER
+            cycle.more_body = False
+            cycle.tell()
+
+    # Requests
+
+    def _measure_head(self) -> None:
+        """Look how long a head is that might be too long: what came with it may be its body."""
+        size = sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if len(self.url) + size > self.limits.max_header_bytes:
+            self.refuse_head()
+            raise HeadTooLong
+
+    def _scope(self, version: str) -> HTTPScope:
+        url = self.url
+        path, raw_path, query = (parts_of if len(url) > MAX_KEPT_URL_BYTES else kept_parts_of)(url)
+        return {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,  # type: ignore[typeddict-item]  # known once connected
+            "method": self.parser.get_method().decode("ascii"),
+            "root_path": self.root_path,
+            "path": self.root_path + path,
+            "raw_path": self.root_path.encode("ascii") + raw_path,
+            "query_string": query,
+            "headers": self.headers,
+            "state": self._state.copy(),
+        }
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        cycle.__class__ = OneWrite  # uvicorn names its own class, and asks nobody
-        assert isinstance(cycle, OneWrite)
-        if cycle.scope["method"] != "HEAD":
-            cycle.scope["state"][WRITE] = cycle.write
-        super()._start_asgi_task(cycle, app)
+        assert isinstance(cycle, Cycle)
+        self._served = cycle
+        cycle.start(app, self.loop)
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP in OpenAI's shape, and close."""
-        self.refuse(bad_request(msg, code="invalid_http"))
+    def on_response_complete(self) -> None:
+        """A request is answered: it is the next one's turn, if one has come."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self._awaited is Awaited.ANSWER:
+            self._await_request()
 
-    def refuse(self, error: ApiError) -> None:
-        """Answer, whatever has or has not come, and close."""
-        body = error.body()
-        headers = [
-            *(header for header in error.response_headers() if header[0] != b"connection"),
-            (b"x-request-id", _ids.next().encode()),
-            (b"content-length", b"%d" % len(body)),
-            (b"connection", b"close"),
-        ]
-        head = b"".join(b"%b: %b\r\n" % header for header in headers)
-        line = b"HTTP/1.1 %d %b\r\n" % (error.status, HTTPStatus(error.status).phrase.encode())
-        self.transport.write(line + head + b"\r\n" + body)
-        self.transport.close()
+    def _await_request(self) -> None:
+        self._awaited, self._since = Awaited.REQUEST, self.loop.time()
 
+
+def guarded(limits: ConnectionLimits) -> type[Protocol]:
+    """Return a protocol for uvicorn that keeps these limits."""
+    return type("GuardedProtocol", (Protocol,), {"limits": limits})
+
+
+def parts_of(url: bytes) -> tuple[str, bytes, bytes]:
+    """Return the path, the path as it came, and the query; HttpParserInvalidURLError."""
+    parsed = httptools.parse_url(url)
+    path = parsed.path.decode("ascii")
+    return unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
+
+
+kept_parts_of = lru_cache(maxsize=256)(parts_of)
 
 _OPTIONS = [
     (getattr(socket, name), value)

@@ -11,7 +11,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from gateway.api.access import AccessLog
-from gateway.api.guard import ConnectionLimits, guarded
+from gateway.api.guard import ConnectionLimits
+from gateway.api.protocol import guarded
 from gateway.config.settings import Settings
 from gateway.mistakes import ConfigError
 from gateway.runtime.clock import MonotonicClock

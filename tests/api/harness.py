@@ -311,19 +311,26 @@ def serving(gateway: Gateway) -> AbstractAsyncContextManager[int]:
     return serving_app(gateway.app)
 
 
-def serving_app(app: ASGIApp, path: Path | None = None) -> AbstractAsyncContextManager[int]:
+def serving_app(
+    app: ASGIApp,
+    path: Path | None = None,
+    *,
+    http: type[Protocol] = Protocol,
+    timeout_keep_alive: int = 5,
+) -> AbstractAsyncContextManager[int]:
     """Serve an application on a free port, or at a Unix socket."""
     config = uvicorn.Config(
         app,
         host="127.0.0.1",
         port=0,
         uds=None if path is None else str(path),
-        http=Protocol,
+        http=http,
         ws="none",
         lifespan="on",
         access_log=False,
         server_header=False,
         log_config=None,
+        timeout_keep_alive=timeout_keep_alive,
         timeout_graceful_shutdown=1,
     )
     return serving_as(config)

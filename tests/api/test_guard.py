@@ -8,7 +8,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.asgi import send_whole
-from gateway.api.guard import ConnectionLimits, guarded
+from gateway.api.guard import ConnectionLimits
+from gateway.api.protocol import guarded
 from tests.api.harness import serving_as
 
 pytestmark = pytest.mark.anyio
