@@ -32,9 +32,12 @@ SCANNED = 1024
 TOKENS, IS_CUT, STAGE, GUESS, SCALE = range(5)
 """Columns of what is kept of a sample beside its vector: one array, so that one look fetches it."""
 FACTS = 5
+UNPACKED = 2
+"""Generations whose coarse vectors are kept as floats: those of one model."""
 COARSE_RANGE = 4.0
 """Coarse vectors reach that many times what their numbers are on average; what is beyond is cut."""
 Facts = NDArray[np.float32]
+Rows = NDArray[np.int8 | np.float32]
 largest = np.maximum.reduce
 
 
@@ -54,13 +57,27 @@ def is_large(room: int) -> bool:
     return room > GRAPH_ABOVE
 
 
+class Rooms:
+    """Room for what is searched as floats: whole vectors of a small one, coarse ones of others."""
+
+    def __init__(self, room: int, vectors: Vectors) -> None:
+        self.whole = Floats(1, (min(room, EXACT_BELOW), vectors.dim))
+        self.coarse = Floats(0 if is_large(room) else UNPACKED, (room, vectors.coarse_dim))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        return self.whole.nbytes + self.coarse.nbytes
+
+
 class Generation:
     """Up to `room` samples, vectors as bytes with a scale each."""
 
-    def __init__(self, room: int, vectors: Vectors, unpacked: Floats) -> None:
+    def __init__(self, room: int, vectors: Vectors, rooms: Rooms) -> None:
         self.size = 0
         self.room = room
-        self._vectors, self._unpacked = vectors, unpacked
+        self._vectors, self._rooms = vectors, rooms
+        self._is_large = is_large(room)
         # All room in one go: growing would leave holes.
         self.rows = pages.zeros((room, vectors.dim), np.int8)
         self.coarse = pages.zeros((room, vectors.coarse_dim), np.int8)
@@ -68,15 +85,15 @@ class Generation:
         self.coarse_scale = np.float32(COARSE_RANGE / sqrt(vectors.coarse_dim) / 127)
         self.facts: Facts = pages.zeros((room, FACTS), np.float32)
         self.floats: NDArray[np.float32] | None = None
-        """Of the coarse vectors, as long as it is lent room for them."""
+        """Of the vectors that are compared, as long as it is lent room for them."""
         self.graph: hnswlib.Index | None = None
         self.wants_graph = False
         """There is one, or one is being built, and the memory for it is spoken for."""
 
     @property
     def packed(self) -> NDArray[np.int8]:
-        """The coarse vectors there are."""
-        return self.coarse[: self.size]
+        """The vectors there are: whole ones as long as they are few."""
+        return (self.rows if self.size <= EXACT_BELOW else self.coarse)[: self.size]
 
     @property
     def graph_bytes(self) -> int:
@@ -104,23 +121,29 @@ class Generation:
         np.minimum(coarse, 127, out=coarse)
         self.coarse[at] = np.rint(coarse, out=coarse)
         if self.floats is not None:
-            self.floats[at] = coarse
+            if at < EXACT_BELOW:
+                self.floats[at] = self.rows[at]
+            elif at == EXACT_BELOW:
+                self.floats = None
+            else:
+                self.floats[at] = coarse
         self.size = at + 1
 
-    def near(self, coarse: Vector, count: int) -> tuple[NDArray[np.int8], Facts]:
+    def near(self, coarse: Vector, count: int) -> tuple[Rows, Facts]:
         """Return rows and facts of about `count` of the nearest, or of all if there are few."""
-        where = self._candidates(coarse, count)
-        if where is None:
-            return self.rows[: self.size], self.facts[: self.size]
-        return self.rows.take(where, 0), self.facts.take(where, 0)
-
-    def _candidates(self, coarse: Vector, count: int) -> NDArray[np.intp] | None:
         if self.size <= EXACT_BELOW:
-            return None
-        if not is_large(self.room):
             floats = self.floats
             if floats is None:
-                floats = self._unpacked.lend(self)
+                floats = self._rooms.whole.lend(self)
+            return floats[: self.size], self.facts[: self.size]
+        where = self._candidates(coarse, count)
+        return self.rows.take(where, 0), self.facts.take(where, 0)
+
+    def _candidates(self, coarse: Vector, count: int) -> NDArray[np.intp]:
+        if not self._is_large:
+            floats = self.floats
+            if floats is None:
+                floats = self._rooms.coarse.lend(self)
             every: Vector = floats[: self.size].dot(coarse)
             return every.argpartition(-count)[-count:]
         if self.graph is not None:

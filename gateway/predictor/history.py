@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.predictor.floats import Floats
 from gateway.predictor.generation import (
     EXACT_BELOW,
     GUESS,
@@ -21,6 +20,8 @@ from gateway.predictor.generation import (
     Build,
     Facts,
     Generation,
+    Rooms,
+    Rows,
     Sample,
     is_large,
 )
@@ -28,8 +29,6 @@ from gateway.predictor.query import Vector
 from gateway.predictor.vectors import Vectors
 
 MAX_STAGE_NUMBERS = 65_536
-UNPACKED = 2
-"""Generations whose coarse vectors are kept as floats: those of one model."""
 
 
 class Neighbours(NamedTuple):
@@ -43,8 +42,8 @@ class Neighbours(NamedTuple):
         return Neighbours(self.similarity[where], self.facts[where])
 
 
-def _most_similar(vector: Vector, rows: NDArray[np.int8], facts: Facts, count: int) -> Neighbours:
-    similarity = rows.astype(np.float32).dot(vector)
+def _most_similar(vector: Vector, rows: Rows, facts: Facts, count: int) -> Neighbours:
+    similarity = rows.astype(np.float32, copy=False).dot(vector)
     similarity *= facts[:, SCALE]
     if len(similarity) > count:
         where = similarity.argpartition(-count)[-count:]
@@ -78,10 +77,10 @@ def room_of(window: int) -> int:
 class History:
     """The samples of one model."""
 
-    def __init__(self, window: int, vectors: Vectors, unpacked: Floats) -> None:
+    def __init__(self, window: int, vectors: Vectors, rooms: Rooms) -> None:
         self._room = room_of(window)
-        self._vectors, self._unpacked = vectors, unpacked
-        self.generations = [Generation(self._room, vectors, unpacked)]
+        self._vectors, self._rooms = vectors, rooms
+        self.generations = [Generation(self._room, vectors, rooms)]
         self._log_median = 0.0
         self._median_until = 0
         self.added = 0
@@ -104,7 +103,7 @@ class History:
         """Take in one sample; return the generation that is full since, if one is."""
         full, newest = None, self.generations[-1]
         if newest.size == newest.room:
-            full, newest = newest, Generation(self._room, self._vectors, self._unpacked)
+            full, newest = newest, Generation(self._room, self._vectors, self._rooms)
             self.generations = [full, newest]
         newest.add(sample)
         self.added += 1
@@ -161,8 +160,7 @@ class Histories:
         self._max_models, self._max_bytes = max_models, max_bytes
         self._models: OrderedDict[str, History] = OrderedDict()
         self._stages: OrderedDict[str, int] = OrderedDict()
-        rows = room_of(window)
-        self._unpacked = Floats(0 if is_large(rows) else UNPACKED, (rows, vectors.coarse_dim))
+        self._rooms = Rooms(room_of(window), vectors)
 
     @property
     def nbytes(self) -> int:
@@ -175,7 +173,7 @@ class Histories:
     @property
     def unpacked_nbytes(self) -> int:
         """Memory of what is kept as floats beside them, in bytes."""
-        return self._unpacked.nbytes
+        return self._rooms.nbytes
 
     def sizes(self) -> dict[str, int]:
         """Return how many samples each model has."""
@@ -205,7 +203,7 @@ class Histories:
         """Take in one sample of a model; return its history, and a graph to build if one is due."""
         history = self._models.get(model)
         if history is None:
-            history = self._models[model] = History(self._window, self._vectors, self._unpacked)
+            history = self._models[model] = History(self._window, self._vectors, self._rooms)
             if len(self._models) > self._max_models:
                 self._models.popitem(last=False)
             self._keep_bytes()

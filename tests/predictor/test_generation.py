@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from gateway.predictor.embedder import HashingEmbedder
-from gateway.predictor.floats import Floats
-from gateway.predictor.generation import EXACT_BELOW, SCALE, TOKENS, Generation, Sample
+from gateway.predictor.generation import EXACT_BELOW, SCALE, TOKENS, Generation, Rooms, Sample
 from gateway.predictor.query import Vector
 from gateway.predictor.vectors import Vectors
 
@@ -21,7 +20,7 @@ def unit(count: int) -> Vector:
 
 
 def test_a_sample_is_kept_to_the_precision_of_a_byte() -> None:
-    kept, (vector,) = Generation(4, VECTORS, Floats(0, (1, 1))), unit(1)
+    kept, (vector,) = Generation(4, VECTORS, Rooms(4, VECTORS)), unit(1)
     kept.add(Sample(vector, 70.0, True, 3, 4.5))
     rows, facts = kept.near(vector, 10)
     assert facts[0, :SCALE] == pytest.approx([70.0, 1.0, 3.0, 4.5])
@@ -29,8 +28,7 @@ def test_a_sample_is_kept_to_the_precision_of_a_byte() -> None:
 
 
 def test_floats_lent_in_between_take_part_in_what_comes_then() -> None:
-    room = Floats(1, (2 * COUNT, VECTORS.coarse_dim))
-    kept, vectors = Generation(2 * COUNT, VECTORS, room), unit(COUNT + 1)
+    kept, vectors = Generation(2 * COUNT, VECTORS, Rooms(2 * COUNT, VECTORS)), unit(COUNT + 1)
     for number, vector in enumerate(vectors[:-1]):
         kept.add(Sample(vector, number, False, 0))
     kept.near(VECTORS.coarse(vectors[0]), 1)  # lends it the room
@@ -42,12 +40,23 @@ def test_floats_lent_in_between_take_part_in_what_comes_then() -> None:
     assert facts[:, TOKENS].tolist() == [COUNT]
 
 
-def test_two_that_share_one_room_find_what_each_alone_would() -> None:
-    room = Floats(1, (COUNT, VECTORS.coarse_dim))
-    pair, vectors = [Generation(COUNT, VECTORS, room) for _ in range(2)], unit(2 * COUNT)
+def test_those_that_share_too_little_room_find_what_each_alone_would() -> None:
+    rooms = Rooms(COUNT, VECTORS)
+    many, vectors = [Generation(COUNT, VECTORS, rooms) for _ in range(3)], unit(3 * COUNT)
     for number, vector in enumerate(vectors):
-        pair[number % 2].add(Sample(vector, number, False, 0))
-    for number in range(20):
+        many[number % 3].add(Sample(vector, number, False, 0))
+    for number in range(21):
         coarse = VECTORS.coarse(vectors[number])
-        _, facts = pair[number % 2].near(coarse, 1)
+        _, facts = many[number % 3].near(coarse, 1)
         assert facts[:, TOKENS].tolist() == [number]
+
+
+def test_as_it_grows_whole_vectors_are_compared_and_then_coarse_ones() -> None:
+    kept, vectors = Generation(COUNT, VECTORS, Rooms(COUNT, VECTORS)), unit(COUNT)
+    for number, vector in enumerate(vectors):
+        kept.add(Sample(vector, number, False, 0))
+        if number % 50 == 0 or number in range(EXACT_BELOW - 2, EXACT_BELOW + 3):
+            rows, facts = kept.near(VECTORS.coarse(vector), 1)
+            whole = rows * facts[:, SCALE, None]
+            assert whole[-1] == pytest.approx(vector, abs=0.51 * float(facts[-1, SCALE]))
+            assert len(rows) == (number + 1 if number < EXACT_BELOW else 1)
