@@ -98,7 +98,8 @@ class client_present:  # noqa: N801 - used like asyncio.timeout
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.answered()
+        if self._watcher is not None or self._presence is not None:
+            self.answered()
         if self._timer is not None:
             self._timer.cancel()
         if self._has_left:
@@ -111,6 +112,7 @@ class client_present:  # noqa: N801 - used like asyncio.timeout
             self._watcher.cancel()
         elif self._presence is not None:
             self._presence.do_not_tell(self._leave)
+            self._presence = None
 
     async def send(self, send: Send, message: Message) -> None:
         """Send a part of the answer; a client that does not take it in time has left."""

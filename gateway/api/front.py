@@ -23,7 +23,7 @@ class Front:
             await self._rest(scope, receive, send)
             return
         path: str = scope["path"]
-        handler = self._handler(path) or self._handler(path.rstrip("/"))
+        handler = self._handlers.get(path) or self._handler(path.rstrip("/"))
         # Of the root only POST is an engine's.
         if handler is not None and (path != "/" or scope["method"] == "POST"):
             await handler(scope, receive, send)

@@ -220,7 +220,7 @@ class StreamAnswer:
         """Give the connection back if the answer was read to its end, else close it."""
         self._stop_timer()
         try:
-            if self._relay.ended:
+            if self._relay.ended and not self._connection.is_over:
                 with suppress(TimeoutError, BackendError):
                     async with asyncio.timeout(DRAIN_S):
                         while await self._connection.read():
