@@ -26,7 +26,6 @@ COMPILED = (
     "gateway/api/disconnect.py",
     "gateway/api/door.py",
     "gateway/api/explain.py",
-    "gateway/api/first_tries.py",
     "gateway/api/lesson.py",
     "gateway/api/limits.py",
     "gateway/api/openai.py",
