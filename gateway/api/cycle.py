@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterable
 
 from uvicorn._types import ASGI3Application, ASGIReceiveEvent, ASGISendEvent, HTTPScope
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -29,11 +28,11 @@ class Cycle(RequestResponseCycle):
     response_complete = False
     chunked_encoding = None
     expected_content_length = 0
+    news: asyncio.Event | None = None
+    """Set when there is something new to receive, once somebody has had to wait for it."""
     _head = b""
-    _body_bytes = 0
-    _has_news = False
-    """More of the body, its end, or the client's: what `receive` tells."""
-    _news: asyncio.Event | None = None
+    _has_told_end = False
+    """Of the body."""
 
     def __init__(
         self, connection: HttpToolsProtocol, scope: HTTPScope, *, keep_alive: bool
@@ -46,7 +45,7 @@ class Cycle(RequestResponseCycle):
         self.default_headers = connection.server_state.default_headers
         self.on_response = connection.on_response_complete
         self.waiting_for_100_continue = connection.expect_100_continue
-        self._pieces: list[bytes] = []
+        self.body = bytearray()
         self._tasks = connection.tasks
         self._task: asyncio.Task[None] | None = None
 
@@ -80,25 +79,6 @@ class Cycle(RequestResponseCycle):
 
     # In
 
-    def take_in(self, piece: bytes) -> None:
-        """Take a piece of the body; the client is held back while too much of it lies here."""
-        self._pieces.append(piece)
-        self._body_bytes += len(piece)
-        if self._body_bytes > HIGH_WATER_LIMIT:
-            self.flow.pause_reading()
-        self.tell()
-
-    def tell(self) -> None:
-        """Tell who receives that there is something new."""
-        self._has_news = True
-        if self._news is not None:
-            self._news.set()
-
-    def lose_client(self) -> None:
-        """The connection is no more."""
-        self.disconnected = not self.response_complete
-        self.tell()
-
     async def receive(self) -> ASGIReceiveEvent:
         """Return what has come of the body, or that the client is not there any more."""
         if self.waiting_for_100_continue and not self.transport.is_closing():
@@ -107,18 +87,19 @@ class Cycle(RequestResponseCycle):
         if not (self.disconnected or self.response_complete):
             if self.flow.read_paused:
                 self.flow.resume_reading()
-            while not self._has_news:
-                if self._news is None:
-                    self._news = asyncio.Event()
-                self._news.clear()
-                await self._news.wait()
-            self._has_news = False
+            if not self.body and (self.more_body or self._has_told_end):
+                await self._wait()
         if self.disconnected or self.response_complete:
             return {"type": "http.disconnect"}
-        body = b"".join(self._pieces)
-        self._pieces.clear()
-        self._body_bytes = 0
+        body, self.body = bytes(self.body), bytearray()
+        self._has_told_end = not self.more_body
         return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    async def _wait(self) -> None:
+        if self.news is None:
+            self.news = asyncio.Event()
+        self.news.clear()
+        await self.news.wait()
 
     # Out
 
@@ -141,7 +122,10 @@ class Cycle(RequestResponseCycle):
         """Write a piece of an answer that has begun, without waiting; return if there is room."""
         if self.disconnected:
             return False
-        self._go_on(piece, ends=False)
+        if self.chunked_encoding and not self._head:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        else:
+            self._go_on(piece, ends=False)
         return not self.flow.write_paused
 
     def _begin(self, status: int, headers: Iterable[Header]) -> None:
@@ -184,7 +168,8 @@ class Cycle(RequestResponseCycle):
             self.transport.writelines((head, body))
         if ends:
             self.response_complete = True
-            self.tell()
+            if self.news is not None:
+                self.news.set()
             if not self.keep_alive:
                 self.transport.close()
             self.on_response()

@@ -2,12 +2,13 @@
 
 import asyncio
 import socket
+from collections import deque
 from functools import lru_cache
 from urllib.parse import unquote
 
 import httptools
-from uvicorn._types import ASGI3Application, HTTPScope
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn._types import HTTPScope
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
 from gateway.api.cycle import Cycle
 from gateway.api.disconnect import PRESENCE, Presence
@@ -45,6 +46,9 @@ class Protocol(Guard):
         self._state = {**self.app_state, ABORT: transport.abort, PRESENCE: self._presence}
         self._served: Cycle | None = None
         """The request that is being answered, or was last."""
+        self._ahead: deque[Cycle] = deque()
+        """Requests that came before those before them were answered."""
+        self._raw_root = self.root_path.encode("ascii")
         self._is_in_head = True
         self._piece_bytes = 0
         self._lean_bytes = 0
@@ -64,7 +68,9 @@ class Protocol(Guard):
         self.connections.discard(self)
         for cycle in (self._served, self.cycle):
             if cycle is not None:
-                cycle.lose_client()
+                cycle.disconnected = not cycle.response_complete
+                if cycle.news is not None:
+                    cycle.news.set()
         self._served = None
         self.cycle = None  # type: ignore[assignment]  # as in uvicorn before the first
         self.flow.resume_writing()
@@ -125,17 +131,23 @@ class Protocol(Guard):
         cycle = Cycle(self, self._scope(version), keep_alive=keep_alive)
         previous, self.cycle = self.cycle, cycle
         if previous is None or previous.response_complete:
-            self._start_asgi_task(cycle, self.app)
+            self._served = cycle
+            cycle.start(self.app, self.loop)
         else:
             self.flow.pause_reading()
-            self.pipeline.appendleft((cycle, self.app))
+            self._ahead.append(cycle)
 
     def on_body(self, body: bytes) -> None:
         """Hand on a piece of the body."""
         self._lean_bytes = 0
         cycle = self.cycle
-        if not cycle.response_complete:
-            cycle.take_in(body)
+        if cycle.response_complete:
+            return
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        if cycle.news is not None:
+            cycle.news.set()
 
     def on_message_complete(self) -> None:
         """The request is here; what comes now is the next one's head."""
@@ -143,11 +155,12 @@ class Protocol(Guard):
         self._lean_bytes, self._end_bytes = 0, self._piece_bytes
         cycle = self.cycle
         if cycle.response_complete:
-            self._await_request()
-        else:
-            self._awaited = Awaited.ANSWER
-            cycle.more_body = False
-            cycle.tell()
+            self._awaited, self._since = Awaited.REQUEST, self.loop.time()
+            return
+        self._awaited = Awaited.ANSWER
+        cycle.more_body = False
+        if cycle.news is not None:
+            cycle.news.set()
 
     # Requests
 
@@ -171,16 +184,11 @@ class Protocol(Guard):
             "method": self.parser.get_method().decode("ascii"),
             "root_path": self.root_path,
             "path": self.root_path + path,
-            "raw_path": self.root_path.encode("ascii") + raw_path,
+            "raw_path": self._raw_root + raw_path,
             "query_string": query,
             "headers": self.headers,
             "state": self._state.copy(),
         }
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        assert isinstance(cycle, Cycle)
-        self._served = cycle
-        cycle.start(app, self.loop)
 
     def on_response_complete(self) -> None:
         """A request is answered: it is the next one's turn, if one has come."""
@@ -189,13 +197,11 @@ class Protocol(Guard):
             return
         if self.flow.read_paused:
             self.flow.resume_reading()
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+        if self._ahead:
+            self._served = self._ahead.popleft()
+            self._served.start(self.app, self.loop)
         elif self._awaited is Awaited.ANSWER:
-            self._await_request()
-
-    def _await_request(self) -> None:
-        self._awaited, self._since = Awaited.REQUEST, self.loop.time()
+            self._awaited, self._since = Awaited.REQUEST, self.loop.time()
 
 
 def guarded(limits: ConnectionLimits) -> type[Protocol]:

@@ -165,38 +165,37 @@ class StreamAnswer:
 
     async def flow(self, write: Callable[[bytes], bool]) -> None:
         """Have whole events written the moment they come; see Answer."""
+        relay, connection = self._relay, self._connection
+        if self._first or relay.ended or relay.failure is not None:
+            return
         flowing: asyncio.Future[None] = self._loop.create_future()
 
         def pass_on() -> None:
             if flowing.done():  # what comes before the task runs is read
                 return
             try:
-                if not self._pass_on(write):
+                piece = connection.take()
+                passed = self._take_in(piece) if piece else b""
+                if relay.ended or relay.failure is not None:
+                    self._first = passed  # it goes out with the end
+                    flowing.set_result(None)
+                elif (
+                    (passed and not write(passed))
+                    or connection.is_complete
+                    or connection.failure is not None
+                ):
                     flowing.set_result(None)
             except Exception as error:  # noqa: BLE001 - raised where the answer is relayed
                 flowing.set_exception(error)
 
         self._wait()
-        self._connection.heard = pass_on
+        connection.heard = pass_on
         try:
             pass_on()
             await flowing
         finally:
-            self._connection.heard = None
+            connection.heard = None
             self._leave()
-
-    def _pass_on(self, write: Callable[[bytes], bool]) -> bool:
-        """Write what has come; return whether that is all there is to do."""
-        relay = self._relay
-        if self._first or relay.ended or relay.failure:
-            return False
-        piece = self._connection.take()
-        if piece and (passed := self._take_in(piece)):
-            if relay.ended or relay.failure:
-                self._first = passed  # it goes out with the end
-            elif not write(passed):
-                return False
-        return not (relay.ended or relay.failure or self._connection.is_over)
 
     def _take_in(self, piece: bytes) -> bytes:
         """Return what goes to the client of what the engine sent; b"" is its end."""
@@ -220,7 +219,7 @@ class StreamAnswer:
         """Give the connection back if the answer was read to its end, else close it."""
         self._stop_timer()
         try:
-            if self._relay.ended and not self._connection.is_over:
+            if self._relay.ended and not self._connection.is_complete:
                 with suppress(TimeoutError, BackendError):
                     async with asyncio.timeout(DRAIN_S):
                         while await self._connection.read():

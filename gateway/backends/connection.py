@@ -30,7 +30,6 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_failure",
         "_header_bytes",
         "_interim",
         "_is_bad",
@@ -49,6 +48,7 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_waiter",
         "_writable",
+        "failure",
         "has_answered",
         "headers",
         "heard",
@@ -85,7 +85,8 @@ class Connection(asyncio.Protocol):
         """Called, instead of waking whoever reads, when there is something to read or to end."""
         self._pieces.clear()
         self._size = 0
-        self._failure: BackendError | None = ConnectionBroken() if self.is_lost else None
+        self.failure: BackendError | None = ConnectionBroken() if self.is_lost else None
+        """Why nothing more will come."""
         self._is_head_whole = False
         self._header_bytes = self._interim = 0
         self._lean_bytes = 0
@@ -136,36 +137,42 @@ class Connection(asyncio.Protocol):
     async def head(self) -> None:
         """Wait for the answer's status and headers."""
         while not self._is_head_whole:
-            if self._failure is not None:
-                raise self._failure
+            if self.failure is not None:
+                raise self.failure
             await self._wait()
 
     async def read(self) -> bytes:
         """Return what has come of the body, b"" at its end."""
         while not self._size:
-            if self._failure is not None:
-                raise self._failure
+            if self.failure is not None:
+                raise self.failure
             if self.is_complete:
                 return b""
             await self._wait()
-        return self._taken()
+        return self.take()
 
     def take(self) -> bytes:
         """Return what has come of the body and nobody has taken; b"" is no end."""
-        return self._taken() if self._size else b""
+        taken = b"".join(self._pieces)
+        self._pieces.clear()
+        self._size = 0
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return taken
 
     async def read_all(self, limit_bytes: int) -> bytes:
         """Return the whole body, or a little more than the limit of a longer one."""
         taken: list[bytes] = []
         size = 0
         while size <= limit_bytes:
-            if self._failure is not None:
-                raise self._failure
+            if self.failure is not None:
+                raise self.failure
             if self.is_complete:
-                taken.append(self._taken())
+                taken.append(self.take())
                 break
             if self._is_paused:
-                taken.append(self._taken())
+                taken.append(self.take())
                 size += len(taken[-1])
             else:
                 await self._wait()
@@ -177,11 +184,6 @@ class Connection(asyncio.Protocol):
             if known == name:
                 return value.decode("latin-1")
         return ""
-
-    @property
-    def is_over(self) -> bool:
-        """Nothing more will come."""
-        return self.is_complete or self._failure is not None
 
     @property
     def is_reusable(self) -> bool:
@@ -207,8 +209,8 @@ class Connection(asyncio.Protocol):
 
     def fail(self, error: BackendError) -> None:
         """End the connection for a reason that whoever reads is told."""
-        if not self.is_complete and self._failure is None:
-            self._failure = error
+        if not self.is_complete and self.failure is None:
+            self.failure = error
         if not self.is_lost:
             self._is_odd = True
             self._transport.abort()
@@ -231,15 +233,6 @@ class Connection(asyncio.Protocol):
         elif waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def _taken(self) -> bytes:
-        taken = b"".join(self._pieces)
-        self._pieces.clear()
-        self._size = 0
-        if self._is_paused:
-            self._is_paused = False
-            self._transport.resume_reading()
-        return taken
-
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -261,7 +254,10 @@ class Connection(asyncio.Protocol):
         if self._is_bad or (self._lean_bytes > MAX_HEAD_BYTES and not self.is_complete):
             self.fail(BadAnswer(_NOT_HTTP))
             return
-        self._wake()
+        if self.heard is not None:
+            self.heard()
+        else:
+            self._wake()
         if self._size > HIGH_BYTES and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
@@ -283,10 +279,10 @@ class Connection(asyncio.Protocol):
             self._sender.cancel()
         if self.is_complete:
             return
-        if self._is_head_whole and self._is_to_the_end and exc is None and self._failure is None:
+        if self._is_head_whole and self._is_to_the_end and exc is None and self.failure is None:
             self.is_complete = True
-        elif self._failure is None:
-            self._failure = ConnectionBroken()
+        elif self.failure is None:
+            self.failure = ConnectionBroken()
         self._wake()
 
     def pause_writing(self) -> None:
