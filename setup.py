@@ -32,7 +32,6 @@ COMPILED = (
     "gateway/api/prompts.py",
     "gateway/api/said.py",
     "gateway/api/tenants.py",
-    "gateway/api/workflows.py",
     "gateway/backends/answers.py",
     "gateway/backends/base.py",
     "gateway/backends/connections.py",
