@@ -21,7 +21,7 @@ from gateway.predictor.history import Histories
 from gateway.predictor.journal import Journal, Record
 from gateway.predictor.levels import Levels
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
-from gateway.predictor.query import Ended, PromptQuery, Vector
+from gateway.predictor.query import Ended, Level, PromptQuery, Vector
 from gateway.predictor.vectors import Vectors
 from gateway.runtime.garbage import calm
 
@@ -243,6 +243,9 @@ def _weigh(models: int, samples: int) -> Memory:
             if number % 16 == 15:  # few outcomes wait for long
                 await predictor.drained()
         await predictor.drained()
+        for model in range(models):  # what a search unpacks is touched by none of these before
+            query = PromptQuery(model=f"m{model}", prompt_tokens=60, text=text_of(60, rng))
+            assert (await predictor.predict(query)).level is Level.SIMILAR
         full = resident_mb()
         held = sum(predictor.snapshot().history_samples.values())
         counted = predictor.memory_bytes() / 2**20

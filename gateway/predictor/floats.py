@@ -26,26 +26,29 @@ class Packed(Protocol):
 
 
 class Floats:
-    """Room for some of those that are searched. One owner; all of it is had from the beginning."""
+    """Rooms for some of those that are searched, each for so many numbers. One owner."""
 
-    def __init__(self, count: int, shape: tuple[int, int]) -> None:
+    def __init__(self, rooms: int, numbers: int) -> None:
+        # Nothing takes memory before it is used.
         self._lent: deque[tuple[ref[Packed] | None, NDArray[np.float32]]] = deque(
-            (None, pages.zeros(shape, np.float32)) for _ in range(count)
+            (None, pages.zeros((numbers,), np.float32)) for _ in range(rooms)
         )
 
     @property
     def nbytes(self) -> int:
         """Memory, in bytes."""
-        return sum(floats.nbytes for _, floats in self._lent)
+        return sum(room.nbytes for _, room in self._lent)
 
     def lend(self, to: Packed) -> NDArray[np.float32]:
-        """Unpack one's rows in the room of who has had it longest."""
-        holder, floats = self._lent.popleft()
+        """Unpack one's rows in the room of who has had one longest; there is room for more."""
+        holder, room = self._lent.popleft()
         last = None if holder is None else holder()
         if last is not None:
             last.floats = None
         rows = to.packed
+        columns = rows.shape[1]
+        floats = room[: len(room) // columns * columns].reshape(-1, columns)
         floats[: len(rows)] = rows
         to.floats = floats
-        self._lent.append((ref(to), floats))
+        self._lent.append((ref(to), room))
         return floats

@@ -32,8 +32,6 @@ SCANNED = 1024
 TOKENS, IS_CUT, STAGE, GUESS, SCALE = range(5)
 """Columns of what is kept of a sample beside its vector: one array, so that one look fetches it."""
 FACTS = 5
-UNPACKED = 2
-"""Generations whose coarse vectors are kept as floats: those of one model."""
 COARSE_RANGE = 4.0
 """Coarse vectors reach that many times what their numbers are on average; what is beyond is cut."""
 Facts = NDArray[np.float32]
@@ -57,23 +55,16 @@ def is_large(room: int) -> bool:
     return room > GRAPH_ABOVE
 
 
-class Rooms:
-    """Room for what is searched as floats: whole vectors of a small one, coarse ones of others."""
-
-    def __init__(self, room: int, vectors: Vectors) -> None:
-        self.whole = Floats(1, (min(room, EXACT_BELOW), vectors.dim))
-        self.coarse = Floats(0 if is_large(room) else UNPACKED, (room, vectors.coarse_dim))
-
-    @property
-    def nbytes(self) -> int:
-        """Memory, in bytes."""
-        return self.whole.nbytes + self.coarse.nbytes
+def unpacked(room: int, vectors: Vectors) -> int:
+    """Return how many numbers what is compared of such a generation has, at most."""
+    whole = min(room, EXACT_BELOW) * vectors.dim
+    return whole if is_large(room) else max(whole, room * vectors.coarse_dim)
 
 
 class Generation:
     """Up to `room` samples, vectors as bytes with a scale each."""
 
-    def __init__(self, room: int, vectors: Vectors, rooms: Rooms) -> None:
+    def __init__(self, room: int, vectors: Vectors, rooms: Floats) -> None:
         self.size = 0
         self.room = room
         self._vectors, self._rooms = vectors, rooms
@@ -134,7 +125,7 @@ class Generation:
         if self.size <= EXACT_BELOW:
             floats = self.floats
             if floats is None:
-                floats = self._rooms.whole.lend(self)
+                floats = self._rooms.lend(self)
             return floats[: self.size], self.facts[: self.size]
         where = self._candidates(coarse, count)
         return self.rows.take(where, 0), self.facts.take(where, 0)
@@ -143,7 +134,7 @@ class Generation:
         if not self._is_large:
             floats = self.floats
             if floats is None:
-                floats = self._rooms.coarse.lend(self)
+                floats = self._rooms.lend(self)
             every: Vector = floats[: self.size].dot(coarse)
             return every.argpartition(-count)[-count:]
         if self.graph is not None:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.predictor import guess
+from gateway.predictor.floats import Floats
 from gateway.predictor.generation import (
     EXACT_BELOW,
     GUESS,
@@ -20,15 +22,17 @@ from gateway.predictor.generation import (
     Build,
     Facts,
     Generation,
-    Rooms,
     Rows,
     Sample,
     is_large,
+    unpacked,
 )
 from gateway.predictor.query import Vector
 from gateway.predictor.vectors import Vectors
 
 MAX_STAGE_NUMBERS = 65_536
+ROOMS = 3
+"""What is kept as floats: two generations and the guess of the model that was asked last."""
 
 
 class Neighbours(NamedTuple):
@@ -77,7 +81,7 @@ def room_of(window: int) -> int:
 class History:
     """The samples of one model."""
 
-    def __init__(self, window: int, vectors: Vectors, rooms: Rooms) -> None:
+    def __init__(self, window: int, vectors: Vectors, rooms: Floats) -> None:
         self._room = room_of(window)
         self._vectors, self._rooms = vectors, rooms
         self.generations = [Generation(self._room, vectors, rooms)]
@@ -160,7 +164,9 @@ class Histories:
         self._max_models, self._max_bytes = max_models, max_bytes
         self._models: OrderedDict[str, History] = OrderedDict()
         self._stages: OrderedDict[str, int] = OrderedDict()
-        self._rooms = Rooms(room_of(window), vectors)
+        numbers = max(unpacked(room_of(window), vectors), guess.MAX_SAMPLES * vectors.dim)
+        self.rooms = Floats(ROOMS, numbers)
+        """For what is searched and for guesses; in the bound of bytes they are not."""
 
     @property
     def nbytes(self) -> int:
@@ -169,11 +175,6 @@ class Histories:
 
     def __len__(self) -> int:
         return len(self._models)
-
-    @property
-    def unpacked_nbytes(self) -> int:
-        """Memory of what is kept as floats beside them, in bytes."""
-        return self._rooms.nbytes
 
     def sizes(self) -> dict[str, int]:
         """Return how many samples each model has."""
@@ -203,7 +204,7 @@ class Histories:
         """Take in one sample of a model; return its history, and a graph to build if one is due."""
         history = self._models.get(model)
         if history is None:
-            history = self._models[model] = History(self._window, self._vectors, self._rooms)
+            history = self._models[model] = History(self._window, self._vectors, self.rooms)
             if len(self._models) > self._max_models:
                 self._models.popitem(last=False)
             self._keep_bytes()

@@ -16,17 +16,18 @@ class Rows:
 
 
 def test_the_rows_are_there_as_floats() -> None:
-    rows, room = Rows(4), Floats(1, (8, 3))
+    rows, room = Rows(4), Floats(1, 26)
 
     floats = room.lend(rows)
 
     assert rows.floats is floats
     assert floats[:4] == pytest.approx(rows.packed)
-    assert room.nbytes == 8 * 3 * 4
+    assert floats.shape == (8, 3)
+    assert room.nbytes == 26 * 4
 
 
 def test_who_has_had_room_longest_gives_it_up() -> None:
-    room = Floats(2, (8, 3))
+    room = Floats(2, 26)
     first, second, third = Rows(1), Rows(2), Rows(3)
     for rows in (first, second, third):
         room.lend(rows)
@@ -37,6 +38,6 @@ def test_who_has_had_room_longest_gives_it_up() -> None:
 
 
 def test_who_is_gone_is_not_kept() -> None:
-    room = Floats(1, (8, 3))
+    room = Floats(1, 26)
     room.lend(Rows(1))
     assert room.lend(Rows(2)).shape == (8, 3)

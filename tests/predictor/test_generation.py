@@ -4,12 +4,18 @@ import numpy as np
 import pytest
 
 from gateway.predictor.embedder import HashingEmbedder
-from gateway.predictor.generation import EXACT_BELOW, SCALE, TOKENS, Generation, Rooms, Sample
+from gateway.predictor.floats import Floats
+from gateway.predictor.generation import EXACT_BELOW, SCALE, TOKENS, Generation, Sample, unpacked
 from gateway.predictor.query import Vector
 from gateway.predictor.vectors import Vectors
 
 VECTORS = Vectors(HashingEmbedder())
 COUNT = EXACT_BELOW + 200
+
+
+def a_room(samples: int) -> Floats:
+    """Return room for one generation."""
+    return Floats(1, unpacked(samples, VECTORS))
 
 
 def unit(count: int) -> Vector:
@@ -20,7 +26,7 @@ def unit(count: int) -> Vector:
 
 
 def test_a_sample_is_kept_to_the_precision_of_a_byte() -> None:
-    kept, (vector,) = Generation(4, VECTORS, Rooms(4, VECTORS)), unit(1)
+    kept, (vector,) = Generation(4, VECTORS, a_room(4)), unit(1)
     kept.add(Sample(vector, 70.0, True, 3, 4.5))
     rows, facts = kept.near(vector, 10)
     assert facts[0, :SCALE] == pytest.approx([70.0, 1.0, 3.0, 4.5])
@@ -28,7 +34,7 @@ def test_a_sample_is_kept_to_the_precision_of_a_byte() -> None:
 
 
 def test_floats_lent_in_between_take_part_in_what_comes_then() -> None:
-    kept, vectors = Generation(2 * COUNT, VECTORS, Rooms(2 * COUNT, VECTORS)), unit(COUNT + 1)
+    kept, vectors = Generation(2 * COUNT, VECTORS, a_room(2 * COUNT)), unit(COUNT + 1)
     for number, vector in enumerate(vectors[:-1]):
         kept.add(Sample(vector, number, False, 0))
     kept.near(VECTORS.coarse(vectors[0]), 1)  # lends it the room
@@ -41,7 +47,7 @@ def test_floats_lent_in_between_take_part_in_what_comes_then() -> None:
 
 
 def test_those_that_share_too_little_room_find_what_each_alone_would() -> None:
-    rooms = Rooms(COUNT, VECTORS)
+    rooms = a_room(COUNT)
     many, vectors = [Generation(COUNT, VECTORS, rooms) for _ in range(3)], unit(3 * COUNT)
     for number, vector in enumerate(vectors):
         many[number % 3].add(Sample(vector, number, False, 0))
@@ -52,7 +58,7 @@ def test_those_that_share_too_little_room_find_what_each_alone_would() -> None:
 
 
 def test_as_it_grows_whole_vectors_are_compared_and_then_coarse_ones() -> None:
-    kept, vectors = Generation(COUNT, VECTORS, Rooms(COUNT, VECTORS)), unit(COUNT)
+    kept, vectors = Generation(COUNT, VECTORS, a_room(COUNT)), unit(COUNT)
     for number, vector in enumerate(vectors):
         kept.add(Sample(vector, number, False, 0))
         if number % 50 == 0 or number in range(EXACT_BELOW - 2, EXACT_BELOW + 3):

@@ -8,7 +8,7 @@ from gateway.predictor.floats import Floats as Room
 from gateway.predictor.guess import Guess
 from gateway.predictor.query import Vector
 
-ROOM = Room(1, (module.MAX_SAMPLES, 8))
+ROOM = Room(1, 8 * module.MAX_SAMPLES)
 Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
 
 

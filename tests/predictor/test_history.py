@@ -6,7 +6,8 @@ import pytest
 from gateway.predictor import generation
 from gateway.predictor import history as module
 from gateway.predictor.embedder import HashingEmbedder
-from gateway.predictor.generation import GUESS, TOKENS, Rooms, Sample
+from gateway.predictor.floats import Floats
+from gateway.predictor.generation import GUESS, TOKENS, Sample
 from gateway.predictor.history import Histories, History
 from gateway.predictor.query import Vector
 from gateway.predictor.vectors import Vectors
@@ -118,7 +119,10 @@ def test_a_graph_whose_memory_was_needed_elsewhere_is_not_used(
 
 
 def test_an_empty_history_has_no_neighbours() -> None:
-    assert len(History(100, VECTORS, Rooms(50, VECTORS)).nearest(rows(1)[0], 5).similarity) == 0
+    assert (
+        len(History(100, VECTORS, Floats(1, 50 * VECTORS.dim)).nearest(rows(1)[0], 5).similarity)
+        == 0
+    )
 
 
 def test_guesses_go_beside_the_samples_they_are_of() -> None:
