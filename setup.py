@@ -34,6 +34,7 @@ COMPILED = (
     "gateway/api/tenants.py",
     "gateway/backends/answers.py",
     "gateway/backends/base.py",
+    "gateway/backends/connection.py",
     "gateway/backends/connections.py",
     "gateway/backends/deadlines.py",
     "gateway/backends/gathering.py",

@@ -23,7 +23,7 @@ _BODILESS = (204, 304)
 _NOT_HTTP = "the engine answered with something that is not HTTP"
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """One connection. Its owner calls `send`, then `head`, then `read` or `read_all`.
 
     Every failure is a BackendError, raised to whoever waits and to whoever asks later.
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
         elif waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    # asyncio.Protocol
+    # asyncio.Protocol, in all but name: a compiled class can have no interpreted one for its base
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""

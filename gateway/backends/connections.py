@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from base64 import b64encode
 from dataclasses import dataclass
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from gateway.backends.base import ConnectFailed
@@ -77,8 +78,9 @@ class Connections:
         loop, origin = asyncio.get_running_loop(), self._origin
         try:
             async with asyncio.timeout(within_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(loop, self._lost),
+                connection = Connection(loop, self._lost)
+                await loop.create_connection(
+                    lambda: cast(asyncio.Protocol, connection),
                     origin.host,
                     origin.port,
                     ssl=self._tls,
