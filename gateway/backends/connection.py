@@ -326,11 +326,14 @@ class Connection:
         self._header_bytes = 0
         self._is_kept = self._parser.should_keep_alive()
         self._is_bad |= self._parser.get_http_version() not in ("1.1", "1.0")
-        names = {name for name, _ in self.headers}
-        if b"transfer-encoding" in names:
-            self._is_bad |= self.header(b"transfer-encoding").strip().lower() != "chunked"
-        elif b"content-length" not in names and status not in _BODILESS:
-            self._is_to_the_end = True
+        coding, has_length = None, status in _BODILESS
+        for name, value in self.headers:
+            if name == b"transfer-encoding" and coding is None:
+                coding = value.strip().lower()
+            elif name == b"content-length":
+                has_length = True
+        self._is_bad |= coding not in (None, b"chunked")
+        self._is_to_the_end = coding is None and not has_length
 
     def on_body(self, piece: bytes) -> None:
         """Keep a piece of the body."""
