@@ -120,7 +120,7 @@ RELAYS: Mapping[Shape, type[StreamRelay]] = {
 def read_whole(shape: Shape, said: object) -> tuple[Usage, str | None]:
     """Return a whole answer's token counts and finish reason; BackendError if it is none."""
     said = _unlisted(shape, said)
-    if not isinstance(said, Mapping):
+    if not isinstance(said, dict):
         if shape in (Shape.JSON, Shape.ANY):
             return Usage(0), None
         raise BadAnswer("the engine's answer is not a JSON object")
@@ -154,14 +154,14 @@ def _unlisted(shape: Shape, said: object) -> object:
 
 def made_id(shape: Shape, said: object) -> str | None:
     """Return the id under which the engine keeps a whole answer."""
-    if shape is not Shape.RESPONSE or not isinstance(said, Mapping):
+    if shape is not Shape.RESPONSE or not isinstance(said, dict):
         return None
     return _text(said.get("id"))
 
 
 def _usage(said: Mapping[str, object]) -> Usage:
     usage = said.get("usage")
-    return read_usage(usage) if isinstance(usage, Mapping) else Usage(0)
+    return read_usage(usage) if isinstance(usage, dict) else Usage(0)
 
 
 def _choices_reason(said: Mapping[str, object]) -> str | None:
