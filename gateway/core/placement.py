@@ -49,7 +49,8 @@ class Placement:
         for call in calls:
             pool = self._fleet.pool(call.request)
             if self.policy.binds is _ARRIVAL and (loads := untried(call, pool, pool.open())):
-                loads = tuple(load for load in loads if len(load.bound) < self.max_bound) or loads
+                if self.max_bound < inf:
+                    loads = tuple(one for one in loads if len(one.bound) < self.max_bound) or loads
                 places[self._bind(call, pool, loads, now)] = None
             else:
                 self._queue(call, pool)

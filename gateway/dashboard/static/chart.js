@@ -90,9 +90,10 @@ export function chart({ label, top = null, axis, agoText }) {
       svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(mark), y2: y(mark) }),
       svg("text", { x: LEFT - 6, y: y(mark) + 4, "text-anchor": "end" }, axis(mark)),
     ]);
-    for (const share of [0, 0.5]) {
+    // With so few points that two labels would stand at one place, fewer labels.
+    for (const share of [0, 0.5].slice(0, Math.max(points.length - 1, 0))) {
       const point = points[Math.round(share * (points.length - 1))];
-      if (point) nodes.push(svg("text", { x: x(point), y: HEIGHT - 5, "text-anchor": share ? "middle" : "start" }, agoText(point)));
+      nodes.push(svg("text", { x: x(point), y: HEIGHT - 5, "text-anchor": share ? "middle" : "start" }, agoText(point)));
     }
     nodes.push(svg("text", { x: width - RIGHT, y: HEIGHT - 5, "text-anchor": "end" }, "now"));
     for (const one of series) nodes.push(svg("path", { class: `line-${one.key}`, d: path(points, x, y, one.value) }));
