@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.predictor import guess
 from gateway.predictor.floats import Floats
 from gateway.predictor.generation import (
     EXACT_BELOW,
@@ -31,8 +30,8 @@ from gateway.predictor.query import Vector
 from gateway.predictor.vectors import Vectors
 
 MAX_STAGE_NUMBERS = 65_536
-ROOMS = 3
-"""What is kept as floats: two generations and the guess of the model that was asked last."""
+ROOMS = 2
+"""Generations that are kept as floats: those of the model that was asked last."""
 
 
 class Neighbours(NamedTuple):
@@ -164,9 +163,8 @@ class Histories:
         self._max_models, self._max_bytes = max_models, max_bytes
         self._models: OrderedDict[str, History] = OrderedDict()
         self._stages: OrderedDict[str, int] = OrderedDict()
-        numbers = max(unpacked(room_of(window), vectors), guess.MAX_SAMPLES * vectors.dim)
-        self.rooms = Floats(ROOMS, numbers)
-        """For what is searched and for guesses; in the bound of bytes they are not."""
+        self.rooms = Floats(ROOMS, unpacked(room_of(window), vectors))
+        """Of what was searched last; in the bound of bytes they are not."""
 
     @property
     def nbytes(self) -> int:

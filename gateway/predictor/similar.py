@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gateway.predictor import guess
 from gateway.predictor.chore import Chore
 from gateway.predictor.constancy import Constancy
+from gateway.predictor.floats import Floats
 from gateway.predictor.generation import GUESS, IS_CUT, STAGE, TOKENS, Sample
 from gateway.predictor.histograms import BUCKETS, blurred, buckets_of, counted, posterior, total
 from gateway.predictor.history import Histories, History, Latest, Neighbours
@@ -76,13 +77,18 @@ class Similar:
     vectors: Vectors
     histories: Histories
     _models: dict[str, _Model] = field(default_factory=dict)
+    _guessing: Floats = field(init=False)
+    """Room for the rows of the guess that was asked last."""
+
+    def __post_init__(self) -> None:
+        self._guessing = Floats(1, guess.MAX_SAMPLES * self.vectors.dim)
 
     @property
     def nbytes(self) -> int:
         """Memory, in bytes."""
         guesses = sum(m.fitted.nbytes for m in self._models.values() if m.fitted)
-        histories = self.histories.nbytes + self.histories.rooms.nbytes
-        return self.vectors.nbytes + histories + guesses
+        rooms = self.histories.rooms.nbytes + self._guessing.nbytes
+        return self.vectors.nbytes + self.histories.nbytes + guesses + rooms
 
     def embed(self, tickets: Sequence[Ticket]) -> None:
         """Give each ticket its vector, and drop its text."""
@@ -102,7 +108,7 @@ class Similar:
         found = None if history is None else history.nearest(ticket.vector, NEIGHBOURS)
         known = self._models.get(ticket.query.model)
         if known is not None and known.fitted is not None:
-            ticket.guess = known.fitted.of(ticket.vector, self.histories.rooms)
+            ticket.guess = known.fitted.of(ticket.vector, self._guessing)
         number = self.histories.stage_number(ticket.stage)
         parent_weight = SIMILAR_PARENT if own >= EARLY else SIMILAR_PARENT_EARLY
         same = None
@@ -144,7 +150,7 @@ class Similar:
         if ticket.again is not None and not is_cut:
             known.constancy.learn(ticket.again, tokens)
         if ticket.guess != ticket.guess and known.fitted is not None:
-            ticket.guess = known.fitted.of(ticket.vector, self.histories.rooms)
+            ticket.guess = known.fitted.of(ticket.vector, self._guessing)
         number = self.histories.stage_number(ticket.stage)
         sample = Sample(ticket.vector, tokens, is_cut, number, ticket.guess)
         news = 1.0 if ticket.again is None else REPEAT_NEWS

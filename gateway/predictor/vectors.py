@@ -17,7 +17,7 @@ _EACH = FEATURE_WEIGHT / sqrt(FEATURES)
 FEATURE_VERSION = 1
 """Goes up when the row's meaning changes: kept with what is written to disk."""
 COUNTED_CHARS = 4096
-MAX_CACHED = 1024
+MAX_CACHED = 512
 
 _DIGIT = re.compile(r"\d")
 
