@@ -39,12 +39,14 @@ class Floats:
         """Memory, in bytes."""
         return sum(room.nbytes for _, room in self._lent)
 
-    def lend(self, to: Packed) -> NDArray[np.float32]:
-        """Unpack one's rows in the room of who has had one longest; there is room for more."""
-        holder, room = self._lent.popleft()
-        last = None if holder is None else holder()
-        if last is not None:
-            last.floats = None
+    def lend(self, to: Packed) -> NDArray[np.float32] | None:
+        """Unpack one's rows in the room of who has had one longest; there is room for more.
+
+        None: there are no rooms.
+        """
+        room = self._take_back()
+        if room is None:
+            return None
         rows = to.packed
         columns = rows.shape[1]
         floats = room[: len(room) // columns * columns].reshape(-1, columns)
@@ -52,3 +54,17 @@ class Floats:
         to.floats = floats
         self._lent.append((ref(to), room))
         return floats
+
+    def give_up(self) -> None:
+        """Have no rooms any more: the memory is needed elsewhere."""
+        while self._lent:
+            self._take_back()
+
+    def _take_back(self) -> NDArray[np.float32] | None:
+        if not self._lent:
+            return None
+        holder, room = self._lent.popleft()
+        last = None if holder is None else holder()
+        if last is not None:
+            last.floats = None
+        return room

@@ -126,7 +126,8 @@ class Generation:
             floats = self.floats
             if floats is None:
                 floats = self._rooms.lend(self)
-            return floats[: self.size], self.facts[: self.size]
+            rows = self.rows if floats is None else floats
+            return rows[: self.size], self.facts[: self.size]
         where = self._candidates(coarse, count)
         return self.rows.take(where, 0), self.facts.take(where, 0)
 
@@ -135,8 +136,9 @@ class Generation:
             floats = self.floats
             if floats is None:
                 floats = self._rooms.lend(self)
-            every: Vector = floats[: self.size].dot(coarse)
-            return every.argpartition(-count)[-count:]
+            if floats is not None:
+                compared: Vector = floats[: self.size].dot(coarse)
+                return compared.argpartition(-count)[-count:]
         if self.graph is not None:
             # Of prompts that are all but alike a graph falls into parts, and too few are reached.
             try:

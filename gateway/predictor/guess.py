@@ -42,6 +42,7 @@ class Guess:
         floats = self.floats
         if floats is None:
             floats = room.lend(self)
+        assert floats is not None
         kernel = floats[: len(self.packed)].dot(vector)
         kernel *= self._scales
         np.exp(kernel, out=kernel)

@@ -164,12 +164,12 @@ class Histories:
         self._models: OrderedDict[str, History] = OrderedDict()
         self._stages: OrderedDict[str, int] = OrderedDict()
         self.rooms = Floats(ROOMS, unpacked(room_of(window), vectors))
-        """Of what was searched last; in the bound of bytes they are not."""
+        """Of what was searched last, as long as there is memory for it."""
 
     @property
     def nbytes(self) -> int:
         """Memory, in bytes."""
-        return sum(history.nbytes for history in self._models.values())
+        return sum(history.nbytes for history in self._models.values()) + self.rooms.nbytes
 
     def __len__(self) -> int:
         return len(self._models)
@@ -225,7 +225,9 @@ class Histories:
         return held + full.graph_bytes <= self._max_bytes
 
     def _keep_bytes(self) -> None:
-        """Drop graphs, then generations, then models: the least recently used model's first."""
+        """Drop floats, graphs, generations, models, the least recently used model's first."""
+        if self.nbytes > self._max_bytes:
+            self.rooms.give_up()
         while self.nbytes > self._max_bytes:
             histories = list(self._models.values())
             graph = next((g for h in histories for g in h.generations if g.wants_graph), None)

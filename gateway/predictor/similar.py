@@ -87,8 +87,8 @@ class Similar:
     def nbytes(self) -> int:
         """Memory, in bytes."""
         guesses = sum(m.fitted.nbytes for m in self._models.values() if m.fitted)
-        rooms = self.histories.rooms.nbytes + self._guessing.nbytes
-        return self.vectors.nbytes + self.histories.nbytes + guesses + rooms
+        guesses += self._guessing.nbytes
+        return self.vectors.nbytes + self.histories.nbytes + guesses
 
     def embed(self, tickets: Sequence[Ticket]) -> None:
         """Give each ticket its vector, and drop its text."""

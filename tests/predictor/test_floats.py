@@ -20,6 +20,7 @@ def test_the_rows_are_there_as_floats() -> None:
 
     floats = room.lend(rows)
 
+    assert floats is not None
     assert rows.floats is floats
     assert floats[:4] == pytest.approx(rows.packed)
     assert floats.shape == (8, 3)
@@ -40,4 +41,17 @@ def test_who_has_had_room_longest_gives_it_up() -> None:
 def test_who_is_gone_is_not_kept() -> None:
     room = Floats(1, 26)
     room.lend(Rows(1))
-    assert room.lend(Rows(2)).shape == (8, 3)
+    floats = room.lend(Rows(2))
+    assert floats is not None
+    assert floats.shape == (8, 3)
+
+
+def test_without_rooms_nobody_has_floats() -> None:
+    rows, room = Rows(1), Floats(2, 26)
+    room.lend(rows)
+
+    room.give_up()
+
+    assert rows.floats is None
+    assert room.lend(rows) is None
+    assert room.nbytes == 0

@@ -154,6 +154,25 @@ def test_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(histories.sizes().values()) >= 4000
 
 
+def test_where_the_memory_is_needed_for_samples_they_are_compared_as_bytes() -> None:
+    vectors = rows(6000)
+    ample, scarce = (Histories(VECTORS, 4000, 1, limit) for limit in (10**9, 2_600_000))
+    for number, vector in enumerate(vectors):
+        for histories in (ample, scarce):
+            history, _ = histories.add("m", Sample(vector, float(number), False, 0))
+            if number % 400 == 0:
+                history.nearest(vector, 10)
+    assert ample.rooms.nbytes > 0
+    assert scarce.rooms.nbytes == 0
+    of_ample, of_scarce = ample.get("m"), scarce.get("m")
+    assert of_ample is not None
+    assert of_scarce is not None
+    assert len(of_ample) == len(of_scarce)
+    for vector in vectors[::300]:
+        found = [each.nearest(vector, 10).facts[:, TOKENS] for each in (of_ample, of_scarce)]
+        assert set(found[0]) == set(found[1])
+
+
 def test_the_median_follows_what_is_added() -> None:
     history, _ = filled(101)
     assert history.log_median_tokens() == pytest.approx(np.log(50), abs=0.1)
