@@ -59,6 +59,19 @@ class PlainChunks:
         self._begin, self._next, self._renamed = begin, b"\n\n" + begin, renamed
         self._end = raw[end_at:]
 
+    def first(self, piece: bytes) -> int:
+        """Return how long the piece is up to the end of the first chunk with a text."""
+        at = piece.find(_TEXT)
+        end = piece.find(b"\n\n", at) if at >= 0 else -1
+        return len(piece) if end < 0 else end + 2
+
+    def reach(self, piece: bytes) -> int:
+        """Return how much of the piece may be such chunks: up to the last that ends like them."""
+        if not self._begin or not piece.startswith(self._begin):
+            return 0
+        at = piece.rfind(self._end)
+        return 0 if at < 0 else at + len(self._end)
+
     def count(self, piece: bytes) -> int:
         """Return of how many such chunks the piece is made, and of nothing else.
 

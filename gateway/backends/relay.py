@@ -202,13 +202,23 @@ class ChoicesRelay(StreamRelay):
 
     def feed(self, piece: bytes) -> bytes:
         """Take in what the engine sent; return what goes to the client now."""
-        chunks = self._plain.count(piece) if self._decoder.is_between_events else 0
+        plain, passed = self._plain, b""
+        size = plain.reach(piece) if self._decoder.is_between_events else 0
+        if not size:  # what comes first may be unlike the rest
+            first = plain.first(piece)
+            passed, piece = super().feed(piece[:first]), piece[first:]
+            if not piece or self.ended or self.failure:
+                return passed
+            size = plain.reach(piece) if self._decoder.is_between_events else 0
+        run, piece = piece[:size], piece[size:]
+        chunks = plain.count(run)
         if not chunks:
-            return super().feed(piece)
+            return passed + super().feed(run + piece)
         self.data_events += chunks
         for _ in range(chunks):
             self._count_content()
-        return self._plain.renamed(piece) if self._renaming else piece
+        passed += plain.renamed(run) if self._renaming else run
+        return passed + super().feed(piece) if piece else passed
 
     def _passed(self, event: SseEvent) -> bytes:
         data = event.data
@@ -281,7 +291,7 @@ def read_usage(usage: Mapping[str, object]) -> Usage:
         prompt_tokens += cached_tokens
     for name in ("prompt_tokens_details", "input_tokens_details"):
         details = usage.get(name)
-        if isinstance(details, Mapping):
+        if isinstance(details, dict):
             cached_tokens = count(details.get("cached_tokens"))
     return Usage(
         output_tokens=_first_count(usage, "completion_tokens", "output_tokens") or 0,

@@ -96,18 +96,22 @@ STREAMS = st.lists(st.one_of(TEXTS.map(chunk), RUNS, OTHERS), max_size=12)
 
 @given(
     STREAMS,
+    st.sampled_from([[], [chunk()]]),
     st.lists(st.integers(0, 2000), max_size=4),
     st.sampled_from([None, Renaming("m1", "m0"), Renaming("m2", "m0")]),
     st.booleans(),
 )
 def test_what_passes_and_what_is_told_is_the_same_as_chunk_by_chunk(
-    stream: list[bytes], cuts: list[int], renaming: Renaming | None, hides: bool
+    stream: list[bytes],
+    first: list[bytes],
+    cuts: list[int],
+    renaming: Renaming | None,
+    hides: bool,
 ) -> None:
-    # The first alone, so that there is something to know the others by; the rest cut anywhere.
     wire = b"".join(stream)
     edges = [0, *sorted(min(cut, len(wire)) for cut in cuts), len(wire)]
     rest = [wire[begin:end] for begin, end in pairwise(edges)]
-    pieces = [chunk(), *(piece for piece in rest if piece)]
+    pieces = [*first, *(piece for piece in rest if piece)]
 
     together = relayed(ChoicesRelay, pieces, renaming, hides=hides)
 
@@ -153,6 +157,19 @@ def test_progress_is_told_at_the_same_edges_of_a_piece_of_many() -> None:
 
     assert ear.heard == ["first", *(int(edge) for edge in EDGES if 1 < edge <= 200)]
     assert relay.usage == Usage(200)
+
+
+def test_of_a_whole_stream_in_one_piece_only_its_ends_are_taken_apart() -> None:
+    stop = chunk(b"").replace(b"null}]}", b'"stop"}]}')
+    wire = ROLE + chunk() * 200 + stop + USAGE + DONE
+    plain = known()
+
+    rest = wire[plain.first(wire) :]
+
+    assert rest == chunk() * 199 + stop + USAGE + DONE
+    assert plain.reach(rest) == len(chunk() * 199)
+    assert plain.reach(wire) == 0
+    assert plain.first(DONE) == len(DONE)
 
 
 def test_an_alias_stands_in_every_chunk_of_a_piece() -> None:
