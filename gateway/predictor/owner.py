@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from time import perf_counter
 
 from gateway.predictor.chore import Chore
@@ -59,15 +58,17 @@ class Owner:
         self._outcomes: deque[tuple[Ticket, float, Ended]] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._idle: deque[Reply] = deque()
-        # A token wakes the thread, and carries nothing.
-        self._tokens: SimpleQueue[None] = SimpleQueue()
+        # Locked but when there is something to wake up for. A `SimpleQueue` would do, but for this:
+        # of CPython 3.11 it can wait for ever once a short timeout has passed.
+        self._gate = Lock()
+        self._gate.acquire()
         self._thread = Thread(target=self._run, name="hexsage-lengths", daemon=True)
         # Of ordinary priority: a nice thread that loses its core while it holds the interpreter
         # lock keeps the event loop waiting until it gets one again.
         self._helper = ThreadPoolExecutor(1, "hexsage-lengths-chores")
         self._chores = 0
         self._is_asleep = False
-        """Nothing but a token wakes it, and an outcome has to bring one."""
+        """Until it is woken: an outcome has to do that."""
         self._rests_until = 0.0
         self._works_since = 0.0
         self._is_restoring = False
@@ -85,7 +86,7 @@ class Owner:
     def close(self) -> None:
         """Stop, and wait until what was learned is on disk."""
         self._is_closing = True
-        self._tokens.put(None)
+        self._wake()
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
         self._helper.shutdown(wait=True, cancel_futures=True)
@@ -96,7 +97,7 @@ class Owner:
             return None
         reply: Reply = asyncio.get_running_loop().create_future()
         self._asks.append((ticket, reply))
-        self._tokens.put(None)
+        self._wake()
         return reply
 
     def tell(self, ticket: Ticket, tokens: float, ended: Ended) -> bool:
@@ -105,14 +106,14 @@ class Owner:
             return False
         self._outcomes.append((ticket, tokens, ended))
         if self._is_asleep or len(self._outcomes) == MANY:
-            self._tokens.put(None)
+            self._wake()
         return True
 
     async def drained(self) -> None:
         """Wait until everything told so far is learned and nothing else is going on."""
         idle: Reply = asyncio.get_running_loop().create_future()
         self._idle.append(idle)
-        self._tokens.put(None)
+        self._wake()
         await idle
 
     def _run(self) -> None:
@@ -172,19 +173,21 @@ class Owner:
             self._sleep(left_s)
             return
         self._is_asleep = True
-        if not self._outcomes:  # one that came before it was said to be asleep brought no token
+        if not self._outcomes:  # one that came before it was said to be asleep woke nobody
             self._sleep(PUBLISH_EVERY_S if self._has_news else None)
         self._is_asleep = False
 
     def _sleep(self, timeout_s: float | None) -> None:
-        """Let the others run until there is a token."""
-        try:
-            self._tokens.get(timeout=timeout_s)
-            while not self._tokens.empty():  # one look at the queues serves all that have come
-                self._tokens.get_nowait()
-        except Empty:
-            pass
+        """Let the others run until somebody wakes it: once for all that have come."""
+        self._gate.acquire(timeout=-1 if timeout_s is None else timeout_s)
         self._works_since = perf_counter()
+
+    def _wake(self) -> None:
+        """Have the thread look at the queues. Any thread, after it has put something into one."""
+        try:
+            self._gate.release()
+        except RuntimeError:
+            log.debug("it was woken already")
 
     def _answer(self) -> None:
         batch = [self._asks.popleft() for _ in range(min(BATCH, len(self._asks)))]
@@ -211,7 +214,7 @@ class Owner:
             if not future.cancelled() and future.exception() is not None:
                 log.error("a chore of the length predictor failed", exc_info=future.exception())
             self._calls.append(keep)
-            self._tokens.put(None)
+            self._wake()
 
         self._helper.submit(chore.run).add_done_callback(done)
 

@@ -197,7 +197,7 @@ def test_outcomes_that_come_within_a_lull_wake_nobody(monkeypatch: pytest.Monkey
             assert rests.wait(10)
             for _ in range(module.MANY - 1):
                 owner.tell(a_ticket(), 5, Ended.FINISHED)
-            assert owner._tokens.empty()
+            assert owner._gate.locked()
             # What is asked is answered all the same, and they go on waiting.
             reply = owner.ask(a_ticket())
             assert reply is not None
@@ -211,6 +211,24 @@ def test_outcomes_that_come_within_a_lull_wake_nobody(monkeypatch: pytest.Monkey
             assert learner.learned == 2 + module.MANY
             owner.tell(a_ticket(), 5, Ended.FINISHED)
         assert learner.learned == 3 + module.MANY
+
+    asyncio.run(story())
+
+
+def test_no_wake_up_is_lost_among_pauses_and_lulls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLICE_S", 0.0)
+    monkeypatch.setattr(module, "PAUSE_S", 1e-6)
+    monkeypatch.setattr(module, "LULL_S", 1e-5)
+
+    async def story() -> None:
+        learner = CountingLearner(0)
+        async with running(learner) as owner, asyncio.timeout(60):
+            for _ in range(400):
+                for _ in range(8):
+                    owner.tell(a_ticket(), 5, Ended.FINISHED)
+                    assert owner.ask(a_ticket()) is not None
+                await owner.drained()
+            assert learner.learned == 3200
 
     asyncio.run(story())
 
