@@ -1,5 +1,6 @@
 """setup.py: dataclasses of compiled modules have their initialisers written out."""
 
+import ast
 import runpy
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,22 @@ def written() -> str:
     text = with_initializers(SOURCE)
     assert isinstance(text, str)
     return text
+
+
+def test_a_name_is_bound_to_errors_of_one_type_in_a_compiled_coroutine() -> None:
+    # mypyc gives it the first one's type, and what is bound to it later raises TypeError.
+    setup = runpy.run_path(str(SETUP), run_name="setup")
+    paths = {path for pattern in setup["COMPILED"] for path in SETUP.parent.glob(pattern)}
+    assert len(paths) > 20
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.AsyncFunctionDef):
+                handlers = [one for one in ast.walk(node) if isinstance(one, ast.ExceptHandler)]
+                bound = {
+                    (one.name, ast.unparse(one.type)) for one in handlers if one.name and one.type
+                }
+                names = [name for name, _ in bound]
+                assert len(set(names)) == len(names), f"{path.name}: {node.name} binds {bound}"
 
 
 def _run(source: str) -> dict[str, Any]:

@@ -117,8 +117,8 @@ class HttpClient:
         try:
             try:
                 answer = await self._ask(call, listener, engine_priority, attempt, ends_by)
-            except EngineError as error:
-                if not self._dialect.adapts_to(error):
+            except EngineError as refusal:
+                if not self._dialect.adapts_to(refusal):
                     raise
                 answer = await self._ask(call, listener, engine_priority, attempt, ends_by)
         except asyncio.CancelledError:
