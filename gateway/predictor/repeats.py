@@ -1,8 +1,9 @@
 """Repeats: prompts that keep coming word for word are answered from memory, and asked about rarely.
 
 What is known of such a prompt changes slowly: its stage and its repeats have been looked at many
-times. So of so many uses one is predicted and learned in full, as every other call is; the rest get
-the same forecast. Their lengths still count in the statistics of their stage.
+times. So of so many uses one is predicted and learned in full, as every other call is, and of more
+the longer the prompt is known; the rest get the same forecast. Their lengths still count in the
+statistics of their stage.
 """
 
 from collections import OrderedDict
@@ -13,7 +14,8 @@ from gateway.predictor.query import PromptQuery
 
 FAMILIAR_AFTER = 8
 """Uses that are predicted in full before any is answered from memory."""
-ONE_IN = 16
+ONE_IN, ONE_IN_AT_MOST = 16, 128
+"""Of so many uses one is predicted in full at first, and of twice as many each time, up to this."""
 MAX_PROMPTS = 2048
 PROMPT_BYTES, ECHO_BYTES = 250, 3000
 """About what one prompt takes, and its forecast: a distribution and its ticket, no text."""
@@ -68,7 +70,8 @@ class Repeats:
             prompt.echo = Prediction(
                 mass=prediction.mass, level=prediction.level, asks_more=False, ticket=ticket
             )
-            prompt.left = ONE_IN - 1
+            doublings = min(prompt.uses - FAMILIAR_AFTER, 8)
+            prompt.left = min(ONE_IN << doublings, ONE_IN_AT_MOST) - 1
 
 
 def key_of(query: PromptQuery) -> int:

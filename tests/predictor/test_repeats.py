@@ -1,9 +1,18 @@
 """Prompts that come word for word: when they are answered from memory, and how often not."""
 
+from itertools import pairwise
+
 from gateway.predictor.prediction import Prediction
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
 from gateway.predictor.query import PromptQuery
-from gateway.predictor.repeats import FAMILIAR_AFTER, MAX_PROMPTS, ONE_IN, Repeats, key_of
+from gateway.predictor.repeats import (
+    FAMILIAR_AFTER,
+    MAX_PROMPTS,
+    ONE_IN,
+    ONE_IN_AT_MOST,
+    Repeats,
+    key_of,
+)
 from tests.predictor.builders import a_query
 
 
@@ -21,13 +30,16 @@ def use(repeats: Repeats, key: int) -> bool:
     return True
 
 
-def test_a_familiar_prompt_is_predicted_in_full_one_time_in_so_many() -> None:
+def test_a_familiar_prompt_is_predicted_in_full_ever_more_rarely_but_never_not_at_all() -> None:
     repeats = Repeats()
 
-    in_full = [use(repeats, 7) for _ in range(FAMILIAR_AFTER + 3 * ONE_IN)]
+    in_full = [use(repeats, 7) for _ in range(1000)]
 
     assert in_full[:FAMILIAR_AFTER] == [True] * FAMILIAR_AFTER
-    assert in_full[FAMILIAR_AFTER:] == ([False] * (ONE_IN - 1) + [True]) * 3
+    times = [number for number, full in enumerate(in_full) if full][FAMILIAR_AFTER - 1 :]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert gaps[:5] == [ONE_IN, 2 * ONE_IN, 4 * ONE_IN, ONE_IN_AT_MOST, ONE_IN_AT_MOST]
+    assert set(gaps[5:]) == {ONE_IN_AT_MOST}
 
 
 def test_an_echo_is_the_latest_full_forecast() -> None:
