@@ -49,6 +49,7 @@ COMPILED = (
     "gateway/runtime/driver.py",
     "gateway/runtime/run.py",
     "gateway/telemetry/counters.py",
+    "gateway/telemetry/decisions.py",
     "gateway/telemetry/digest.py",
     "gateway/telemetry/histogram.py",
     "gateway/telemetry/requests.py",

@@ -65,8 +65,8 @@ class DecisionLog:
     def __init__(self, path: Path, now: float) -> None:
         self._file = path.open("ab")
         self._lines: queue.Queue[bytes | None] = queue.Queue(MAX_UNWRITTEN)
-        self._thread = threading.Thread(target=self._write, name="decision-log", daemon=True)
-        self._thread.start()
+        self._writer = threading.Thread(target=self._write, name="decision-log", daemon=True)
+        self._writer.start()
         self.dropped = 0
         """Lines lost because the disk did not take them."""
         # Instants are monotonic; this line ties them to the calendar.
@@ -80,7 +80,7 @@ class DecisionLog:
     def close(self) -> None:
         """Write what is left."""
         self._lines.put(None)
-        self._thread.join()
+        self._writer.join()
         try:
             self._file.close()
         except OSError as error:
