@@ -89,6 +89,7 @@ TESTED_ELSEWHERE = {
     "gateway/cli/listening.py": "tests/cli/test_serve.py",
     "gateway/cli/server.py": "tests/cli/test_serve.py",
     "gateway/clients.py": "tests/api/test_fleet.py",
+    "gateway/runtime/run.py": "tests/runtime/test_driver.py",
     "gateway/engines.py": "tests/api/test_fleet.py",
     "gateway/operations.py": "tests/api/test_fleet.py",
     "gateway/reload.py": "tests/api/test_fleet.py",
