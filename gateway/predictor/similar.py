@@ -29,6 +29,8 @@ GUESS_WIDTH = 0.25
 GUESS_SHIFT = 0.5
 """A neighbour's length moves half the way by which the guesses differ."""
 OTHER_STAGE = 0.3
+FAINT = 1e-36
+"""Squared weights of 32 bits that add up to less are rounded away, to nothing in the end."""
 SIMILAR_PARENT, SIMILAR_PARENT_EARLY, EARLY = 2.0, 8.0, 32
 SAME_COSINE = 0.98
 MAX_SAME = 32
@@ -239,7 +241,7 @@ class _Tally:
         self._events = events if self._events is None else self._events + events
 
     def posterior(self, parent: Mass, parent_weight: float) -> Mass:
-        if self._total <= 1e-30 or self._events is None:
+        if self._square < FAINT or self._events is None:
             return parent
         # As many samples as would, at equal weights, scatter as much.
         scale = self._total / self._square

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from gateway.predictor.generation import Sample
+from gateway.predictor.guess import Guess
 from gateway.predictor.histograms import median
 from gateway.predictor.history import Histories
 from gateway.predictor.query import Level, Mass
@@ -126,3 +128,17 @@ def test_prompts_that_were_known_seldom_have_the_guess_fitted_anew() -> None:
     again = sum(learn(old, texts[number % 150], 100) for number in range(400))
 
     assert 0 < 2 * again <= anew
+
+
+def test_however_far_guesses_are_apart_there_is_a_forecast() -> None:
+    known = similar()
+    (row,) = known.vectors.of([("s", "abcdef")])
+    known.add("m", Sample(row, 900, is_cut=False, stage=7, guess=1.0))
+    none = np.zeros(1, np.float32)
+    model = known._models["m"]
+    for apart in np.arange(0.0, 5.0, 0.05).tolist():
+        model.fitted = Guess(np.zeros((1, len(row)), np.int8), none, none, 1.0 + apart)
+
+        _, mass = answer(known, "abcdef")
+
+        assert mass.sum() == pytest.approx(1.0)
