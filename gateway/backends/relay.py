@@ -178,16 +178,16 @@ class StreamRelay:
         error = EngineError(kind, status, engine_errors.error_of(frame, status))
         self.failure = self._explain(error)
 
-    def _count_content(self) -> None:
-        self._content_events += 1
-        tokens = self._told_tokens or self._content_events
-        if self._content_events == 1:
+    def _count_content(self, events: int = 1) -> None:
+        """Tell of content that came at once: how far it goes, whatever it passed on the way."""
+        if not self._content_events:
             self._listener.first_token()
-        elif tokens >= self._next_edge:
+            self._next_edge = _edge_beyond(self._told_tokens or 1)
+        self._content_events += events
+        tokens = self._told_tokens or self._content_events
+        if tokens >= self._next_edge:
             self._listener.progressed(tokens)
-        else:
-            return
-        self._next_edge = _EDGES_AND_BEYOND[bisect_right(EDGES, tokens)]
+            self._next_edge = _edge_beyond(tokens)
 
     def _read_usage(self, usage: Mapping[str, object]) -> None:
         output_tokens, prompt_tokens, cached_tokens = read_usage(usage)
@@ -215,8 +215,7 @@ class ChoicesRelay(StreamRelay):
         if not chunks:
             return passed + super().feed(run + piece)
         self.data_events += chunks
-        for _ in range(chunks):
-            self._count_content()
+        self._count_content(chunks)
         passed += plain.renamed(run) if self._renaming else run
         return passed + super().feed(piece) if piece else passed
 
@@ -312,6 +311,10 @@ def count(value: object) -> int | None:
 
 def _first_count(usage: Mapping[str, object], *names: str) -> int | None:
     return next((told for name in names if (told := count(usage.get(name))) is not None), None)
+
+
+def _edge_beyond(tokens: int) -> float:
+    return _EDGES_AND_BEYOND[bisect_right(EDGES, tokens)]
 
 
 def _is_whole(event: SseEvent) -> bool:

@@ -1,5 +1,6 @@
 """Pieces of many chunks are told from their bytes as chunk by chunk, whatever is among them."""
 
+from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -37,6 +38,11 @@ class Ear:
     def finished(self, usage: Usage) -> None:
         self.heard.append(usage)
 
+    def latest(self) -> list[object]:
+        """What was told, of progress only the length bucket that was reached last."""
+        buckets = [bisect_right(EDGES, one) for one in self.heard if isinstance(one, int)]
+        return [*(one for one in self.heard if not isinstance(one, int)), *buckets[-1:]]
+
 
 def relayed(
     feed: Callable[[ChoicesRelay, bytes], bytes],
@@ -54,9 +60,9 @@ def relayed(
             break
         passed = feed(relay, piece)
         facts = (relay.data_events, relay.usage, relay.finish_reason, relay.ended)
-        seen.append((passed, facts, str(relay.failure), list(ear.heard)))
+        seen.append((passed, facts, str(relay.failure), ear.latest()))
     if not (relay.ended or relay.failure):
-        seen.append((relay.finish(), relay.usage, str(relay.failure), ear.heard))
+        seen.append((relay.finish(), relay.usage, str(relay.failure), ear.latest()))
     return seen
 
 
@@ -146,15 +152,19 @@ def test_pieces_of_anything_else_are_not(spoil: Callable[[bytes], bytes]) -> Non
     assert known().count(spoil(chunk() * 3)) == 0
 
 
-def test_progress_is_told_at_the_same_edges_of_a_piece_of_many() -> None:
-    ear = Ear()
-    relay = ChoicesRelay(ear, hide_usage=False)
+def test_progress_is_told_at_edges_and_of_what_comes_at_once_only_how_far_it_goes() -> None:
+    ear, other = Ear(), Ear()
+    relay, at_once = (ChoicesRelay(one, hide_usage=False) for one in (ear, other))
 
-    relay.feed(chunk())
-    relay.feed(chunk() * 199)
+    for _ in range(200):
+        relay.feed(chunk())
+    at_once.feed(chunk())
+    at_once.feed(chunk() * 199)
+    at_once.feed(chunk())
 
     assert ear.heard == ["first", *(int(edge) for edge in EDGES if 1 < edge <= 200)]
-    assert relay.usage == Usage(200)
+    assert other.heard == ["first", 200]
+    assert (relay.usage, at_once.usage) == (Usage(200), Usage(201))
 
 
 def test_of_a_whole_stream_in_one_piece_only_its_ends_are_taken_apart() -> None:
