@@ -1,6 +1,7 @@
 """Protocol: uvicorn's HTTP/1.1 connection, with limits, and with fewer steps for each request."""
 
 import asyncio
+import re
 import socket
 from collections import deque
 from functools import lru_cache
@@ -24,6 +25,9 @@ UNACKNOWLEDGED_S = 60
 """Bytes that no machine takes for so long end the connection."""
 MAX_KEPT_URL_BYTES = 256
 """A URL no longer than this is kept with its parts: most requests go to a few."""
+
+
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 
 
 class HeadTooLong(Exception):
@@ -87,6 +91,8 @@ class Protocol(Guard):
             self._awaited, self._since = Awaited.HEAD, self.loop.time()
         self._piece_bytes = len(data)
         self._lean_bytes += self._piece_bytes
+        if self._is_in_head and (b"pgrade:" in data or b"PGRADE:" in data):
+            data = without_upgrade(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
@@ -207,6 +213,16 @@ class Protocol(Guard):
 def guarded(limits: ConnectionLimits) -> type[Protocol]:
     """Return a protocol for uvicorn that keeps these limits."""
     return type("GuardedProtocol", (Protocol,), {"limits": limits})
+
+
+def without_upgrade(data: bytes) -> bytes:
+    """Return a request whose head asks for no other protocol.
+
+    The parser takes a body for another protocol's bytes where a head asks for one, whether or not
+    the server agrees. Java's own client asks for HTTP/2 in every request without TLS.
+    """
+    head, blank, body = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"\r\nx-declined-upgrade:", head) + blank + body
 
 
 def parts_of(url: bytes) -> tuple[str, bytes, bytes]:

@@ -138,6 +138,27 @@ async def test_a_target_is_taken_apart_the_first_time_and_the_next(
             assert (await client.hears_all()).endswith(expected)
 
 
+@pytest.mark.parametrize("name", [b"Upgrade", b"upgrade", b"UPGRADE"])
+@pytest.mark.parametrize("apart", [False, True])
+async def test_a_client_that_would_rather_speak_http_2_is_answered_all_the_same(
+    name: bytes, *, apart: bool
+) -> None:
+    # Java's own client asks so on every connection without TLS; the parser would drop the body.
+    body = b"one\r\nupgrade: two\r\n\r\n"
+    head = POST + (
+        b"Connection: Upgrade, HTTP2-Settings\r\nContent-Length: %d\r\n"
+        b"HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAA\r\n%b: h2c\r\n\r\n" % (len(body), name)
+    )
+    async with served(echo) as port:
+        client = await Client.at(port)
+        await client.sends(*((head, body) if apart else (head + body,)))
+        heard = await client.hears(b"|")
+        await client.sends(LAST)
+        heard += await client.hears_all()
+    assert b"/x  " + body + b"|" in heard
+    assert heard.endswith(b"/last  |")
+
+
 async def test_head_is_answered_by_a_head() -> None:
     async with served(echo) as port:
         client = await Client.at(port)
