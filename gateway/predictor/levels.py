@@ -276,6 +276,8 @@ class Levels:
         own_median, trust = median(own), samples / (samples + RATIO_SAMPLES)
         borrowed = np.zeros(BUCKETS)
         for other in others[-8:]:
+            if not other.fresh_until:  # nobody has asked for it yet, as after a restart
+                other.own = other.tally.posterior(_PRIOR, GLOBAL_PARENT)
             ratio = exp(trust * log(own_median / median(other.own)))
             borrowed += stretched(other.own, ratio) * min(other.tally.samples, 100)
         mass: Mass = borrowed / total(borrowed)

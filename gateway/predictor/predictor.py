@@ -12,7 +12,7 @@ from gateway.predictor.history import Histories
 from gateway.predictor.journal import Journal
 from gateway.predictor.learner import Learner, Numbers
 from gateway.predictor.levels import Levels, Stage
-from gateway.predictor.owner import Owner, Reply
+from gateway.predictor.owner import Owner
 from gateway.predictor.prediction import Prediction
 from gateway.predictor.prompt import bounded
 from gateway.predictor.query import Ended, Level, Mass, PromptQuery, Ticket
@@ -143,8 +143,15 @@ class LengthPredictor:
             quick.ticket.text = ""
             return quick
         self._counts["asked"] += 1
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._settings.deadline_s, self._give_up, reply)
+        is_late = False
+
+        def give_up() -> None:
+            nonlocal is_late
+            if not reply.done():
+                is_late = True
+                reply.set_result(None)
+
+        timer = asyncio.get_running_loop().call_later(self._settings.deadline_s, give_up)
         try:
             answer = await reply
         finally:
@@ -155,13 +162,11 @@ class LengthPredictor:
             ticket.mass, ticket.level = answer
             self._by_level[quick.level] -= 1
             best = self._finish(ticket, asks_more=False)
-        self._repeats.remember(best)
-        return best
-
-    def _give_up(self, reply: Reply) -> None:
-        if not reply.done():
+        if is_late:  # what is known of the prompt from before is better
             self._counts["late"] += 1
-            reply.set_result(None)
+        else:
+            self._repeats.remember(best)
+        return best
 
     def predict_quick(self, query: PromptQuery) -> Prediction:
         """Return what levels 0-3 say, at once; `asks_more` tells whether waiting could pay."""

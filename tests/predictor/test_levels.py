@@ -57,6 +57,13 @@ def test_a_new_model_borrows_and_scales_by_what_little_it_has_shown() -> None:
     assert median(known.answer("new", "s", 100).mass) > 500
 
 
+def test_a_new_model_borrows_of_one_that_nobody_has_asked_for_yet() -> None:
+    known = Levels()  # as after a restart, from what the journal holds
+    for _ in range(200):
+        known.add("a", "s", 100, 1500, False, 1.0)
+    assert median(known.answer("new", "s", 100).mass) > 1000
+
+
 def test_capped_answers_are_not_taken_for_short_ones() -> None:
     known = Levels()
     for _ in range(50):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gateway.core.lengths import EDGES
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
 from gateway.predictor.query import Ended, Level, PromptQuery, Vector
+from gateway.predictor.repeats import FAMILIAR_AFTER
 from tests.predictor.builders import PATIENT, LetterEmbedder, a_predictor, a_query, taught
 
 QUICK = PredictorSettings(is_semantic=False)
@@ -148,6 +149,26 @@ class StuckEmbedder(LetterEmbedder):
         """Wait, then embed."""
         self.gate.wait(10)
         return super().embed(texts)
+
+
+def test_a_late_forecast_is_not_what_is_remembered_of_a_prompt_that_keeps_coming() -> None:
+    async def story() -> None:
+        embedder = StuckEmbedder()
+        predictor = LengthPredictor(PredictorSettings(deadline_s=0.01), embedder)
+        predictor.start()
+        try:
+            await taught(predictor, WIDE, a_query("abc"))
+            embedder.gate.clear()
+            for _ in range(FAMILIAR_AFTER + 1):
+                await predictor.predict(a_query("xyz"))
+            embedder.gate.set()
+            assert predictor.snapshot().late == FAMILIAR_AFTER + 1
+            assert predictor.snapshot().repeated == 0
+        finally:
+            embedder.gate.set()
+            predictor.close()
+
+    asyncio.run(story())
 
 
 def test_past_the_deadline_the_stage_answers_and_the_outcome_is_learned() -> None:
