@@ -126,6 +126,8 @@ def _initializer(node: ast.ClassDef) -> tuple[ast.expr, str] | None:
             given = {key.arg: ast.unparse(key.value) for key in getattr(default, "keywords", ())}
             if given.get("init") == "False":
                 continue
+            if "default" in given or given.get("default_factory", "").startswith("lambda"):
+                raise NotImplementedError(f"{node.name}.{name}: write its default another way")
             if "default_factory" in given:
                 parameters.append(f"{name}: {kind} | None = None")
                 body.append(f"{name} if {name} is not None else {given['default_factory']}()")
@@ -146,7 +148,10 @@ def _initializer(node: ast.ClassDef) -> tuple[ast.expr, str] | None:
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str, ast.expr | None]]:
     for one in node.body:
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-            yield one.target.id, ast.unparse(one.annotation), one.value
+            kind = ast.unparse(one.annotation)
+            if kind.startswith(("ClassVar", "KW_ONLY", "InitVar")):
+                raise NotImplementedError(f"{node.name}.{one.target.id}: {kind} is not known here")
+            yield one.target.id, kind, one.value
 
 
 def _name(node: ast.expr) -> str:

@@ -186,7 +186,8 @@ class StreamAnswer:
                 ):
                     flowing.set_result(None)
             except Exception as error:  # noqa: BLE001 - raised where the answer is relayed
-                flowing.set_exception(error)
+                if not flowing.done():
+                    flowing.set_exception(error)
 
         self._wait()
         connection.heard = pass_on
