@@ -258,7 +258,7 @@ def settings_for(*engines: FakeBackend, **settings: object) -> Settings:
     ]
     chosen: Json = {
         "policy": {"name": "round_robin+fcfs"},
-        "health": {"interval_s": 0.2, "timeout_s": 0.5},
+        "health": {"interval_s": 0.2, "timeout_s": 2.0},
         **settings,
     }
     given = chosen.get("backends")
