@@ -14,13 +14,13 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_as_many_run_and_wait_as_may_and_the_rest_is_told_at_once(stream: bool) -> None:
     """Cases 48 and 55: the slot is held until the body ends."""
-    flows = streams(*[frame("t")] * 5, frame("", "stop"), DONE, gap_s=0.1)
+    flows = streams(*[frame("t")] * 5, frame("", "stop"), DONE, gap_s=0.25)
     async with (
-        a_fake_backend(flows if stream else after(0.5)) as engine,
+        a_fake_backend(flows if stream else after(1.5)) as engine,
         a_gateway(engine, backends=[{"max_in_flight": 2}], queue={"max_requests": 3}) as gw,
     ):
         calls = [asyncio.ensure_future(gw.post(chat(stream=stream))) for _ in range(8)]
-        await gw.until(lambda: gw.settled() == {("rejected", "queue_full"): 3}, within_s=0.4)
+        await gw.until(lambda: gw.settled() == {("rejected", "queue_full"): 3}, within_s=1.2)
         replies = await asyncio.gather(*calls)
 
         assert Counter(reply.status for reply in replies) == {200: 5, 503: 3}
