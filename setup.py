@@ -130,8 +130,8 @@ def _initializer(node: ast.ClassDef) -> tuple[ast.expr, str] | None:
                 raise NotImplementedError(f"{node.name}.{name}: write its default another way")
             if "default_factory" in given:
                 parameters.append(f"{name}: {kind} | None = None")
-                body.append(f"{name} if {name} is not None else {given['default_factory']}()")
-                body[-1] = f"self.{name} = {body[-1]}"
+                made = f"{given['default_factory']}()"
+                body.append(f"self.{name} = {made} if {name} is None else {name}")
                 continue
             default = None
         parameters.append(f"{name}: {kind}" + (f" = {ast.unparse(default)}" if default else ""))
