@@ -222,14 +222,12 @@ async def test_an_idle_connection_is_closed_in_time_and_a_busy_one_is_not() -> N
         await send_whole(send, 200, [], b"late|")
 
     async with served(slow, timeout_keep_alive=1) as port:
-        loop = asyncio.get_running_loop()
         client = await Client.at(port)
-        await client.sends(POST + b"\r\n")
-        await client.hears(b"late|")
-        answered_at = loop.time()
+        for _ in range(2):  # an answer that takes longer than that is waited for, and kept alive
+            await client.sends(POST + b"\r\n")
+            await client.hears(b"late|")
 
         assert await client.hears_all() == b""
-        assert 0.9 < loop.time() - answered_at < 1.5
 
 
 async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
