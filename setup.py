@@ -117,7 +117,7 @@ def with_initializers(source: str) -> str:
 def _initializer(node: ast.ClassDef) -> tuple[ast.expr, str] | None:
     """Return a dataclass's decorator and `__init__`; None if it is none, or has others' fields."""
     decorator = next((one for one in node.decorator_list if _name(one) == "dataclass"), None)
-    if decorator is None or any(_name(base) not in ("Record", "Protocol") for base in node.bases):
+    if decorator is None or any(_name(base) != "Record" for base in node.bases):
         return None
     options = {key.arg for key in getattr(decorator, "keywords", ())}
     parameters, body = [], []

@@ -254,10 +254,7 @@ class Connection:
         if self._is_bad or (self._lean_bytes > MAX_HEAD_BYTES and not self.is_complete):
             self.fail(BadAnswer(_NOT_HTTP))
             return
-        if self.heard is not None:
-            self.heard()
-        else:
-            self._wake()
+        self._wake()
         if self._size > HIGH_BYTES and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()

@@ -159,23 +159,12 @@ class HttpClient:
         connection = self._connections.take_idle()
         if connection is not None:
             try:
-                _say(connection, head, call, body)
-                await connection.head()
-            except BaseException as error:
-                connection.close()
-                if not _was_stale(connection, error) or _has_begun(call):
+                return await _sent(connection, head, call, body)
+            except ConnectionBroken:
+                if not _was_stale(connection) or _has_begun(call):
                     raise
-            else:
-                return connection
         connect_s = call.timeouts.get("connect_s", self._timeouts.connect_s)
-        connection = await self._connections.connect(connect_s)
-        try:
-            _say(connection, head, call, body)
-            await connection.head()
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return await _sent(await self._connections.connect(connect_s), head, call, body)
 
     def _head_of(self, call: Call, body: bytes, attempt: int) -> bytes:
         target = self._origin.path + call.path
@@ -248,16 +237,22 @@ class HttpClient:
         return stream
 
 
-def _say(connection: Connection, head: bytes, call: Call, body: bytes) -> None:
-    """Send a call; what is long follows as fast as the engine takes it."""
-    if call.upload is not None:
-        connection.send(head)
-        connection.send_more(call.upload.pieces(), is_chunked=call.upload.length is None)
-    elif len(body) > BODY_WORTH_PIECES_BYTES:
-        connection.send(head)
-        connection.send_more(_Pieces(body), is_chunked=False)
-    else:
-        connection.send(head + body)
+async def _sent(connection: Connection, head: bytes, call: Call, body: bytes) -> Connection:
+    """Send a call, what is long as fast as the engine takes it; return at the answer's head."""
+    try:
+        if call.upload is not None:
+            connection.send(head)
+            connection.send_more(call.upload.pieces(), is_chunked=call.upload.length is None)
+        elif len(body) > BODY_WORTH_PIECES_BYTES:
+            connection.send(head)
+            connection.send_more(_Pieces(body), is_chunked=False)
+        else:
+            connection.send(head + body)
+        await connection.head()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 class _Pieces:
@@ -277,11 +272,10 @@ class _Pieces:
         return self._body[begin : self._at]
 
 
-def _was_stale(connection: Connection, error: BaseException) -> bool:
+def _was_stale(connection: Connection) -> bool:
     """Return whether the engine had closed a pooled connection before it was used again."""
     return (
-        isinstance(error, ConnectionBroken)
-        and not connection.has_answered
+        not connection.has_answered
         and asyncio.get_running_loop().time() - connection.sent_at <= STALE_WITHIN_S
     )
 

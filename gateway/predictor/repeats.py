@@ -14,8 +14,8 @@ from gateway.predictor.query import PromptQuery
 
 FAMILIAR_AFTER = 8
 """Uses that are predicted in full before any is answered from memory."""
-ONE_IN, ONE_IN_AT_MOST = 16, 128
-"""Of so many uses one is predicted in full at first, and of twice as many each time, up to this."""
+ONE_IN, DOUBLINGS = 16, 3
+"""Of so many uses one is predicted in full at first; how often that is doubled, a time each."""
 MAX_PROMPTS = 2048
 PROMPT_BYTES, ECHO_BYTES = 250, 3000
 """About what one prompt takes, and its forecast: a distribution and its ticket, no text."""
@@ -70,8 +70,7 @@ class Repeats:
             prompt.echo = Prediction(
                 mass=prediction.mass, level=prediction.level, asks_more=False, ticket=ticket
             )
-            doublings = min(prompt.uses - FAMILIAR_AFTER, 8)
-            prompt.left = min(ONE_IN << doublings, ONE_IN_AT_MOST) - 1
+            prompt.left = (ONE_IN << min(prompt.uses - FAMILIAR_AFTER, DOUBLINGS)) - 1
 
 
 def key_of(query: PromptQuery) -> int:

@@ -6,10 +6,10 @@ from gateway.predictor.prediction import Prediction
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
 from gateway.predictor.query import PromptQuery
 from gateway.predictor.repeats import (
+    DOUBLINGS,
     FAMILIAR_AFTER,
     MAX_PROMPTS,
     ONE_IN,
-    ONE_IN_AT_MOST,
     Repeats,
     key_of,
 )
@@ -38,8 +38,8 @@ def test_a_familiar_prompt_is_predicted_in_full_ever_more_rarely_but_never_not_a
     assert in_full[:FAMILIAR_AFTER] == [True] * FAMILIAR_AFTER
     times = [number for number, full in enumerate(in_full) if full][FAMILIAR_AFTER - 1 :]
     gaps = [later - earlier for earlier, later in pairwise(times)]
-    assert gaps[:5] == [ONE_IN, 2 * ONE_IN, 4 * ONE_IN, ONE_IN_AT_MOST, ONE_IN_AT_MOST]
-    assert set(gaps[5:]) == {ONE_IN_AT_MOST}
+    assert gaps[:5] == [ONE_IN, 2 * ONE_IN, 4 * ONE_IN, 8 * ONE_IN, 8 * ONE_IN]
+    assert set(gaps[5:]) == {ONE_IN << DOUBLINGS}
 
 
 def test_an_echo_is_the_latest_full_forecast() -> None:
