@@ -182,10 +182,12 @@ class Exchange:
             raise
         except Refused as refused:
             await self.fail(_refusal(refused, asked, endpoint))
+            _let_go(refused)
         except BackendError as error:
             # If the client's own upload broke, that is what the engine broke on.
             own = upload.failure if upload is not None else None
             await self.fail(own or errors.failure(error), is_told=error.is_told)
+            _let_go(error)
 
     def _client(self, upload: FormUpload | None) -> client_present:
         patience_s = self._door.patience_s
@@ -264,6 +266,11 @@ def not_offered(endpoint: Endpoint) -> ApiError:
     return errors.refusal(Refused(RejectReason.NOT_SUPPORTED)).saying(
         f"No backend offers {endpoint.path}."
     )
+
+
+def _let_go(error: Exception) -> None:
+    """Part an error that was told from who raised it and who keeps it: they hold each other."""
+    error.__traceback__ = error.__context__ = None
 
 
 def _refusal(refused: Refused, asked: Asked, endpoint: Endpoint) -> ApiError:

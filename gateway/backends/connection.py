@@ -21,6 +21,8 @@ HIGH_BYTES = 256 * 1024
 """More than this is not read ahead of whoever takes it."""
 _BODILESS = (204, 304)
 _NOT_HTTP = "the engine answered with something that is not HTTP"
+_IDLE = httptools.HttpResponseParser(object())
+"""In place of a lost connection's own, which knows the connection: they would hold each other."""
 
 
 class Connection:
@@ -267,6 +269,7 @@ class Connection:
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is no more."""
         self._end(exc)
+        self._parser = _IDLE
 
     def _end(self, exc: Exception | None) -> None:
         self.is_lost = True

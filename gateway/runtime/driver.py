@@ -255,7 +255,7 @@ class _Run:
                 )
                 self._turn = asyncio.get_running_loop().create_future()
                 self._output_tokens = 0
-                self._failure = error
+                self._failure = error.with_traceback(None)  # kept: it must not keep who raised it
                 self._driver.feed(Failed(self.id, error.kind, retryable=error.retryable))
                 if self._is_settled:  # perhaps long ago: nobody will say so again
                     self.settle()
@@ -292,6 +292,7 @@ class _Run:
             if not self._has_ended:
                 self._end(Abandoned(self.id, self._output_tokens))
             self._driver.leave(self.id)
+            self._answer = None  # which tells us of its tokens: they would hold each other
 
     def first_token(self) -> None:
         self._output_tokens = 1
