@@ -33,7 +33,7 @@ def _plain(requests: int, connections: int, *, is_unseen: bool = False) -> Case:
 
 
 CASES: Mapping[str, Case] = {
-    "plain-1": _plain(500, 1),
+    "plain-1": _plain(2000, 1),
     "plain-16": _plain(2000, 16),
     "plain-64": _plain(2000, 64),
     "unseen-16": _plain(1000, 16, is_unseen=True),
@@ -43,7 +43,7 @@ CASES: Mapping[str, Case] = {
         options={
             "connections": 64,
             "stream": 1,
-            "chunks": 100,
+            "chunks": 200,
             "pause_us": 20_000,
             "stagger_us": 20_000 // 64,
         },
@@ -51,7 +51,7 @@ CASES: Mapping[str, Case] = {
 }
 WARMING = ("plain-16", "burst-16", "paced-64")
 """Each has prompts of its own: what is wanted of an answer stands in the text."""
-WARMING_USES = 16
+WARMING_USES = 64
 """Of each prompt of plain calls: what comes again and again is to be measured."""
 FOR_SLOW = ("plain-16",)
 SLOW_REQUESTS = 48
