@@ -134,14 +134,18 @@ class LengthPredictor:
         return await self.narrowed(quick) if quick.asks_more else quick
 
     async def narrowed(self, quick: Prediction) -> Prediction:
-        """Return what levels 4-5 say, or what they were asked to narrow if they are late."""
+        """Return what levels 4-5 say; if they are late, what they said of the same prompt before.
+
+        And if they never did, what they were asked to narrow.
+        """
         if self._owner is None:
             return quick
-        reply = self._owner.ask(quick.ticket)
+        ticket = quick.ticket
+        reply = self._owner.ask(ticket)
         if reply is None:
             self._counts["refused"] += 1
-            quick.ticket.text = ""
-            return quick
+            ticket.text = ""
+            return self._narrowed(quick, self._repeats.known(ticket.prompt_key))
         self._counts["asked"] += 1
         is_late = False
 
@@ -156,17 +160,20 @@ class LengthPredictor:
             answer = await reply
         finally:
             timer.cancel()
-        best = quick
-        if answer is not None:
-            ticket = quick.ticket
-            ticket.mass, ticket.level = answer
-            self._by_level[quick.level] -= 1
-            best = self._finish(ticket, asks_more=False)
-        if is_late:  # what is known of the prompt from before is better
+        if is_late:
             self._counts["late"] += 1
-        else:
-            self._repeats.remember(best)
+            return self._narrowed(quick, self._repeats.known(ticket.prompt_key))
+        best = self._narrowed(quick, answer)
+        self._repeats.remember(best)
         return best
+
+    def _narrowed(self, quick: Prediction, answer: tuple[Mass, Level] | None) -> Prediction:
+        if answer is None:
+            return quick
+        ticket = quick.ticket
+        ticket.mass, ticket.level = answer
+        self._by_level[quick.level] -= 1
+        return self._finish(ticket, asks_more=False)
 
     def predict_quick(self, query: PromptQuery) -> Prediction:
         """Return what levels 0-3 say, at once; `asks_more` tells whether waiting could pay."""

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from gateway.predictor.prediction import Prediction
-from gateway.predictor.query import PromptQuery
+from gateway.predictor.query import Level, Mass, PromptQuery
 
 FAMILIAR_AFTER = 8
 """Uses that are predicted in full before any is answered from memory."""
@@ -26,6 +26,7 @@ class _Prompt:
 
     def __init__(self) -> None:
         self.uses = 0
+        """That were to be predicted in full."""
         self.left = 0
         """How many more uses the echo serves."""
         self.echo: Prediction | None = None
@@ -47,23 +48,32 @@ class Repeats:
         """Return the forecast of the same prompt a while ago; None: predict it in full."""
         prompt = self._prompts.get(key)
         if prompt is None:
-            self._prompts[key] = _Prompt()
+            prompt = self._prompts[key] = _Prompt()
             if len(self._prompts) > MAX_PROMPTS:
                 _, gone = self._prompts.popitem(last=False)
                 self._echoes -= gone.echo is not None
-            return None
-        self._prompts.move_to_end(key)
+        else:
+            self._prompts.move_to_end(key)
         if prompt.left > 0:
             prompt.left -= 1
             return prompt.echo
+        prompt.uses += 1
+        if prompt.echo is not None:  # others that come meanwhile, or after an answer that was late
+            prompt.left = ONE_IN - 1
         return None
+
+    def known(self, key: int) -> tuple[Mass, Level] | None:
+        """Return what was forecast of the same prompt, for who had no better answer in time."""
+        prompt = self._prompts.get(key)
+        if prompt is None or prompt.echo is None:
+            return None
+        return prompt.echo.ticket.mass, prompt.echo.ticket.level
 
     def remember(self, prediction: Prediction) -> None:
         """Keep a full forecast for the next uses, once the prompt is familiar."""
         prompt = self._prompts.get(prediction.ticket.prompt_key)
         if prompt is None:
             return
-        prompt.uses += 1
         if prompt.uses >= FAMILIAR_AFTER:
             self._echoes += prompt.echo is None
             ticket = replace(prediction.ticket, text="", is_echo=True)

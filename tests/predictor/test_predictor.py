@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gateway.core.lengths import EDGES
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
-from gateway.predictor.query import Ended, Level, PromptQuery, Vector
-from gateway.predictor.repeats import FAMILIAR_AFTER
+from gateway.predictor.query import Ended, Level, Mass, PromptQuery, Ticket, Vector
+from gateway.predictor.repeats import FAMILIAR_AFTER, ONE_IN
 from tests.predictor.builders import PATIENT, LetterEmbedder, a_predictor, a_query, taught
 
 QUICK = PredictorSettings(is_semantic=False)
@@ -167,6 +167,32 @@ def test_a_late_forecast_is_not_what_is_remembered_of_a_prompt_that_keeps_coming
         finally:
             embedder.gate.set()
             predictor.close()
+
+    asyncio.run(story())
+
+
+def unanswered(ticket: Ticket) -> asyncio.Future[tuple[Mass, Level] | None]:
+    """What an owner gives that is too busy."""
+    return asyncio.get_running_loop().create_future()
+
+
+def test_of_a_prompt_that_keeps_coming_a_late_forecast_is_the_latest_and_few_are_asked_for() -> None:
+    """In an overload all are late: to ask for each again would keep it one."""
+
+    async def story() -> None:
+        async with a_predictor() as predictor:
+            await taught(predictor, WIDE, a_query("abc"))
+            while predictor.snapshot().repeated == 0:
+                known = await predictor.predict(a_query("xyz"))
+            predictor._settings = replace(predictor._settings, deadline_s=0.001)
+            assert predictor._owner is not None
+            predictor._owner.ask = unanswered  # type: ignore[method-assign]
+            late = [await predictor.predict(a_query("xyz")) for _ in range(4 * ONE_IN)]
+
+            assert 3 <= predictor.snapshot().late <= 4
+            assert {told.level for told in late} == {known.level}
+            assert all((told.mass == known.mass).all() for told in late)
+            assert any(told.ticket.text for told in late)  # whose outcomes are learned in full
 
     asyncio.run(story())
 

@@ -42,6 +42,26 @@ def test_a_familiar_prompt_is_predicted_in_full_ever_more_rarely_but_never_not_a
     assert set(gaps[5:]) == {ONE_IN << DOUBLINGS}
 
 
+def test_while_one_is_asked_anew_others_get_the_echo_and_so_they_do_if_no_answer_comes() -> None:
+    repeats = Repeats()
+    for _ in range(FAMILIAR_AFTER + ONE_IN - 1):
+        use(repeats, 7)
+
+    in_full = [repeats.echo(7) is None for _ in range(3 * ONE_IN)]
+
+    assert in_full == ([True] + [False] * (ONE_IN - 1)) * 3
+
+
+def test_uses_count_that_nobody_answered_in_time() -> None:
+    repeats = Repeats()
+    for _ in range(FAMILIAR_AFTER - 1):
+        assert repeats.echo(7) is None
+
+    use(repeats, 7)
+
+    assert repeats.echo(7) is not None
+
+
 def test_an_echo_is_the_latest_full_forecast() -> None:
     repeats = Repeats()
     for _ in range(FAMILIAR_AFTER):
