@@ -56,6 +56,10 @@ COMPILED = (
     "gateway/telemetry/timelines.py",
     "gateway/telemetry/trends.py",
     "gateway/telemetry/watch.py",
+    "gateway/workers/hub.py",
+    "gateway/workers/link.py",
+    "gateway/workers/remote.py",
+    "gateway/workers/wire.py",
 )
 INTERPRETED = {
     # Names types that are imported for the checker alone, because they import it in turn.

@@ -74,7 +74,7 @@ class Hub:
     async def listen(self, path: Path) -> None:
         """Take workers in from now on."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: _Worker(self).link, path)
+        self._server = await loop.create_unix_server(lambda: _Worker(self).link.protocol, path)
 
     def close(self) -> None:
         """Take nobody in any more, and let go of those who are here."""

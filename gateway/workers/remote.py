@@ -142,13 +142,13 @@ class RemoteDesk:
         if link is not None:
             link.close()
 
-    def _new_link(self, lost: asyncio.Event) -> Link:
+    def _new_link(self, lost: asyncio.Event) -> asyncio.Protocol:
         def on_lost() -> None:
             self._lost()
             lost.set()
 
         link = Link(lambda fields: self._hear(link, fields), lambda: None, on_lost)
-        return link
+        return link.protocol
 
     def _hear(self, link: Link, fields: Fields) -> None:
         kind = fields[0]
