@@ -41,7 +41,7 @@ test: check  ## all that CI runs
 	$(BIN)/python -m pytest
 
 test-compiled: compiled  ## the same tests of what is compiled, on the machine code
-	cd $(COMPILED) && $(CURDIR)/$(BIN)/python -m pytest tests/core tests/sim tests/parity tests/tuner tests/runtime tests/telemetry tests/api tests/backends tests/workers tests/conformance
+	cd $(COMPILED) && $(CURDIR)/$(BIN)/python -m pytest tests/core tests/sim tests/parity tests/tuner tests/runtime tests/telemetry tests/api tests/backends tests/predictor tests/workers tests/conformance
 
 test-engines: $(STAMP)  ## the gateway before real engines (docs/testing.md); first use installs 2.3 GB; ENGINE=llama: 0.3 GB
 	$(BIN)/python -m pytest tests/engines $(if $(ENGINE),--engine $(ENGINE))

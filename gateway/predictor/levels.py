@@ -6,7 +6,6 @@ Owned by the event loop; an answer costs some tens of microseconds, a sample les
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from math import exp, log, sqrt
 from typing import NamedTuple, TypeVar
 
@@ -194,14 +193,16 @@ class Stage:
         return mean, sqrt(max(self._squares / self.samples - mean * mean, 0.0))
 
 
-@dataclass(slots=True)
 class _Model:
-    tally: Tally = field(default_factory=Tally)
-    own: Mass = field(default_factory=lambda: _PRIOR)
-    """What its own samples say, without other models."""
-    mass: Mass = field(default_factory=lambda: _PRIOR)
-    fresh_until: int = 0
-    """Both are worked out anew once it has this many samples."""
+    __slots__ = ("fresh_until", "mass", "own", "tally")
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.own = _PRIOR
+        """What its own samples say, without other models."""
+        self.mass = _PRIOR
+        self.fresh_until = 0
+        """Both are worked out anew once it has this many samples."""
 
 
 class Answer(NamedTuple):
