@@ -53,7 +53,7 @@ class Link:
             self.flush()
             self._transport.close()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         """See asyncio.Protocol."""
         self._transport = transport
         # Nobody is asked to wait: what is not written yet is as bounded as what is.

@@ -305,10 +305,9 @@ def _an_arrival(number: int) -> Arrival:
 async def _a_worker(crowd: Crowd) -> tuple[Link, list[Fields]]:
     """Connect as a worker does."""
     heard: list[Fields] = []
+    link = Link(heard.append, lambda: None, lambda: None)
     loop = asyncio.get_running_loop()
-    _, link = await loop.create_unix_connection(
-        lambda: Link(heard.append, lambda: None, lambda: None), str(crowd.directory / HUB)
-    )
+    await loop.create_unix_connection(lambda: link.protocol, str(crowd.directory / HUB))
     await crowd[0].until(lambda: bool(heard))
     return link, heard
 
