@@ -176,7 +176,7 @@ def unanswered(ticket: Ticket) -> asyncio.Future[tuple[Mass, Level] | None]:
     return asyncio.get_running_loop().create_future()
 
 
-def test_of_a_prompt_that_keeps_coming_a_late_forecast_is_the_latest_and_few_are_asked_for() -> None:
+def test_of_a_prompt_that_keeps_coming_a_late_forecast_is_its_latest_and_few_are_asked() -> None:
     """In an overload all are late: to ask for each again would keep it one."""
 
     async def story() -> None:
