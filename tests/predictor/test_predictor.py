@@ -171,7 +171,7 @@ def test_a_late_forecast_is_not_what_is_remembered_of_a_prompt_that_keeps_coming
     asyncio.run(story())
 
 
-def unanswered(_: Ticket) -> asyncio.Future[tuple[Mass, Level] | None]:
+def unanswered(ticket: Ticket) -> asyncio.Future[tuple[Mass, Level] | None]:  # noqa: ARG001
     """What an owner gives that is too busy."""
     return asyncio.get_running_loop().create_future()
 
