@@ -77,7 +77,7 @@ class client_present:  # noqa: N801 - used like asyncio.timeout
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        self._loop = asyncio.get_running_loop()
+        self._loop = task.get_loop()
         self._has_left = False
         self._patience_s = patience_s
         self._sending_since: float | None = None

@@ -106,12 +106,12 @@ class HttpClient:
     ) -> Answer:
         """Send the call; return once the answer has begun, or raise BackendError."""
         timeouts = replace(self._timeouts, **call.timeouts) if call.timeouts else self._timeouts
-        now = asyncio.get_running_loop().time()
+        task = asyncio.current_task()
+        assert task is not None
+        now = task.get_loop().time()
         ends_by = now + timeouts.total_s
         self.busy_until = max(self.busy_until, ends_by)
         begin_s = min(timeouts.first_token_s, timeouts.total_s) if call.stream else timeouts.total_s
-        task = asyncio.current_task()
-        assert task is not None
         self._unbegun += call.stream
         self._deadlines.begin(task, now + begin_s)
         try:

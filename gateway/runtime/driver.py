@@ -203,7 +203,7 @@ class _Run:
         self._arrive = arrive
         self._call = call
         self._task = task
-        self._turn: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
+        self._turn: asyncio.Future[Start] = task.get_loop().create_future()
         self._answer: Answer | None = None
         self._failure: BackendError | None = None
         """Why its latest attempt failed."""

@@ -5,7 +5,7 @@ configuration declares, stages those of such a workflow; anything else a client 
 `other`.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from gateway.core.commands import Command, Settle, Start, WorkflowEnded
@@ -28,20 +28,20 @@ class Counters:
         """`declared` are the workflows of the configuration, by name; it may change."""
         self._knows_model = knows_model
         self._declared = declared
-        self.requests: Counter[tuple[str, str, str]] = Counter()
+        self.requests: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         """By model, outcome and reason."""
-        self.tokens: Counter[tuple[str, str]] = Counter()
+        self.tokens: defaultdict[tuple[str, str], int] = defaultdict(int)
         """By model and kind: prompt or output."""
-        self.starts: Counter[BackendId] = Counter()
-        self.retries: Counter[BackendId] = Counter()
+        self.starts: defaultdict[BackendId, int] = defaultdict(int)
+        self.retries: defaultdict[BackendId, int] = defaultdict(int)
         """Second and later attempts."""
-        self.failures: Counter[str] = Counter()
+        self.failures: defaultdict[str, int] = defaultdict(int)
         """Failed attempts by kind, those that a retry healed included."""
-        self.late: Counter[tuple[str, str]] = Counter()
+        self.late: defaultdict[tuple[str, str], int] = defaultdict(int)
         """Answers after their deadline, by model and cause."""
-        self.stages: Counter[tuple[str, str, str]] = Counter()
+        self.stages: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         """Answers that had a deadline, by workflow name, stage and whether late."""
-        self.workflows: Counter[tuple[str, str, str]] = Counter()
+        self.workflows: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         """By name, state and whether late."""
         self.queue_s: defaultdict[str, Histogram] = defaultdict(Histogram)
         self.first_token_s: defaultdict[str, Histogram] = defaultdict(Histogram)
