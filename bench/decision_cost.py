@@ -25,6 +25,7 @@ from gateway.core.policies import PolicySettings, policy_from_name
 from gateway.core.profiles import GpuProfile
 from gateway.core.scheduler import Scheduler
 from gateway.core.types import Backend, BackendId, InferenceRequest, RequestId
+from gateway.runtime.garbage import calm
 from gateway.sim.experiment import Cell, Workload, capacity_per_s, fleet, measure_all, play
 from gateway.tuner.search import HEXGEN_ALPHAS
 from loadgen.workloads.text2sql import text2sql
@@ -97,7 +98,8 @@ def decision_ms(backends: int, queued: int, policy: str) -> tuple[int, list[floa
 
 
 def decisions() -> None:
-    """Print what arrivals and endings cost."""
+    """Print what arrivals and endings cost, with the garbage collector set as in the gateway."""
+    calm()
     print("| backends | queued | policy | arrival p50 ms | p99 | ending p50 ms | p99 |")
     print("|---|---|---|---|---|---|---|")
     for backends, queued in SIZES:
