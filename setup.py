@@ -22,6 +22,7 @@ COMPILED = (
     "gateway/sim/*.py",
     "gateway/api/asgi.py",
     "gateway/api/calls.py",
+    "gateway/api/cycle.py",
     "gateway/api/desk.py",
     "gateway/api/disconnect.py",
     "gateway/api/door.py",

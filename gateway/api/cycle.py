@@ -3,90 +3,86 @@
 import asyncio
 from collections.abc import Iterable
 
-from uvicorn._types import ASGI3Application, ASGIReceiveEvent, ASGISendEvent, HTTPScope
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from starlette.types import ASGIApp, Message, Scope
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from gateway.api.asgi import send_whole
 from gateway.api.door import WRITE
 from gateway.backends.base import Header
 
 
-class Cycle(RequestResponseCycle):
-    """uvicorn's, with less to do for each request.
+class Cycle:
+    """One request, as ASGI has it, and what has become of it.
 
     The answer's head goes out with what follows it, and an event is made only for who has to wait:
     most bodies are here before they are asked for.
     """
 
-    access_log = False
-    disconnected = False
-    more_body = True
-    response_started = False
-    response_complete = False
-    chunked_encoding = None
-    expected_content_length = 0
-    news: asyncio.Event | None = None
-    """Set when there is something new to receive, once somebody has had to wait for it."""
-    _head = b""
-    _has_told_end = False
-    """Of the body."""
-
-    def __init__(
-        self, connection: HttpToolsProtocol, scope: HTTPScope, *, keep_alive: bool
-    ) -> None:
-        self.scope = scope
+    def __init__(self, connection: HttpToolsProtocol, scope: Scope, *, keep_alive: bool) -> None:
         self.keep_alive = keep_alive
-        self.transport = connection.transport
-        self.flow = connection.flow
-        self.logger = connection.logger
-        self.default_headers = connection.server_state.default_headers
-        self.on_response = connection.on_response_complete
-        self.waiting_for_100_continue = connection.expect_100_continue
+        self.disconnected = False
         self.body = bytearray()
-        self._tasks = connection.tasks
+        """What has come of it, and has not been received."""
+        self.more_body = True
+        self.news: asyncio.Event | None = None
+        """Set when there is something new to receive, once somebody has had to wait for it."""
+        self.response_started = False
+        self.response_complete = False
+        self._scope = scope
+        self._connection = connection
+        self._transport = connection.transport
+        self._flow = connection.flow
+        self._must_say_continue = connection.expect_100_continue
+        self._has_told_end = False
+        """Of the body."""
+        self._is_head = scope["method"] == "HEAD"
+        self._head = b""
+        """Of the answer, until it goes out."""
+        self._is_chunked: bool | None = None
+        self._left_bytes = 0
+        """Of an answer that has said how long it is."""
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, app: ASGI3Application, loop: asyncio.AbstractEventLoop) -> None:
+    def start(self, app: ASGIApp, loop: asyncio.AbstractEventLoop) -> None:
         """Have the application answer, in a task that the server knows of until it ends."""
-        self.scope["state"][WRITE] = self.write
+        self._scope["state"][WRITE] = self.write
         self._task = loop.create_task(self.run_asgi(app))
-        self._tasks.add(self._task)
+        self._connection.tasks.add(self._task)
 
-    async def run_asgi(self, app: ASGI3Application) -> None:
+    async def run_asgi(self, app: ASGIApp) -> None:
         """Have the application answer. What it leaves undone is logged, and its client told."""
+        connection = self._connection
         try:
-            await app(self.scope, self.receive, self.send)
+            await app(self._scope, self.receive, self.send)
         except BaseException:
-            self.logger.exception("Exception in ASGI application")
+            connection.logger.exception("Exception in ASGI application")
             await self._break_off()
         else:
             if not (self.response_complete or self.disconnected):
-                self.logger.error("ASGI application returned before its answer was whole")
+                connection.logger.error("ASGI application returned before its answer was whole")
                 await self._break_off()
         finally:
-            del self.scope["state"][WRITE]  # else each held the other, until they are collected
+            del self._scope["state"][WRITE]  # else each held the other, until they are collected
             assert self._task is not None
-            self._tasks.discard(self._task)
+            connection.tasks.discard(self._task)
 
     async def _break_off(self) -> None:
         if self.response_started:
-            self.transport.close()
+            self._transport.close()
         else:
-            await self.send_500_response()
+            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+            await send_whole(self.send, 500, headers, b"Internal Server Error")
 
     # In
 
-    async def receive(self) -> ASGIReceiveEvent:
+    async def receive(self) -> Message:
         """Return what has come of the body, or that the client is not there any more."""
-        if self.waiting_for_100_continue and not self.transport.is_closing():
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self.waiting_for_100_continue = False
+        if self._must_say_continue and not self._transport.is_closing():
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._must_say_continue = False
         if not (self.disconnected or self.response_complete):
-            if self.flow.read_paused:
-                self.flow.resume_reading()
+            if self._flow.read_paused:
+                self._flow.resume_reading()
             if not self.body and (self.more_body or self._has_told_end):
                 await self._wait()
         if self.disconnected or self.response_complete:
@@ -103,10 +99,10 @@ class Cycle(RequestResponseCycle):
 
     # Out
 
-    async def send(self, message: ASGISendEvent) -> None:
+    async def send(self, message: Message) -> None:
         """Take a part of the answer."""
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
+        if self._flow.write_paused and not self.disconnected:
+            await self._flow.drain()
         if self.disconnected:
             return
         if message["type"] == "http.response.start" and not self.response_started:
@@ -122,32 +118,32 @@ class Cycle(RequestResponseCycle):
         """Write a piece of an answer that has begun, without waiting; return if there is room."""
         if self.disconnected:
             return False
-        if self.chunked_encoding and not self._head:
-            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        if self._is_chunked and not self._head:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
         else:
             self._go_on(piece, ends=False)
-        return not self.flow.write_paused
+        return not self._flow.write_paused
 
     def _begin(self, status: int, headers: Iterable[Header]) -> None:
         self.response_started = True
-        self.waiting_for_100_continue = False
+        self._must_say_continue = False
         content = [STATUS_LINE[status]]
         closes = False
-        for name, value in (*self.default_headers, *headers):
+        for name, value in (*self._connection.server_state.default_headers, *headers):
             content.append(b"%b: %b\r\n" % (name, value))
             if name == b"content-length":
-                self.chunked_encoding = False
-                self.expected_content_length = int(value)
+                self._is_chunked = False
+                self._left_bytes = int(value)
             elif name == b"transfer-encoding":
-                self.chunked_encoding = True
+                self._is_chunked = True
             elif name == b"connection" and b"close" in value.lower():
                 self.keep_alive = False
                 closes = True
         if not self.keep_alive and not closes:
             content.append(b"connection: close\r\n")
-        has_body = status not in (204, 304) and self.scope["method"] != "HEAD"
-        if self.chunked_encoding is None and has_body:
-            self.chunked_encoding = True
+        has_body = status not in (204, 304) and not self._is_head
+        if self._is_chunked is None and has_body:
+            self._is_chunked = True
             content.append(b"transfer-encoding: chunked\r\n")
         head = b"".join(content)
         if head.count(b"\n") != len(content) or head.count(b"\r") != len(content):
@@ -156,20 +152,20 @@ class Cycle(RequestResponseCycle):
 
     def _go_on(self, body: bytes, *, ends: bool) -> None:
         head, self._head = self._head, b""
-        if self.scope["method"] == "HEAD":
-            self.transport.write(head)
-        elif self.chunked_encoding:
+        if self._is_head:
+            self._transport.write(head)
+        elif self._is_chunked:
             framed = b"%b%x\r\n%b\r\n" % (head, len(body), body) if body else head
-            self.transport.write(framed + b"0\r\n\r\n" if ends else framed)
+            self._transport.write(framed + b"0\r\n\r\n" if ends else framed)
         else:
-            self.expected_content_length -= len(body)
-            if self.expected_content_length < 0 or (ends and self.expected_content_length):
+            self._left_bytes -= len(body)
+            if self._left_bytes < 0 or (ends and self._left_bytes):
                 raise RuntimeError("the answer is not as long as it says")
-            self.transport.writelines((head, body))
+            self._transport.writelines((head, body))
         if ends:
             self.response_complete = True
             if self.news is not None:
                 self.news.set()
             if not self.keep_alive:
-                self.transport.close()
-            self.on_response()
+                self._transport.close()
+            self._connection.on_response_complete()

@@ -8,7 +8,7 @@ from functools import lru_cache
 from urllib.parse import unquote
 
 import httptools
-from uvicorn._types import HTTPScope
+from starlette.types import Scope
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
 from gateway.api.cycle import Cycle
@@ -41,7 +41,7 @@ class Protocol(Guard):
     its limit of requests at once.
     """
 
-    cycle: Cycle
+    cycle: Cycle  # type: ignore[assignment]  # one of its own, not uvicorn's
     """The request that came last."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
@@ -177,7 +177,7 @@ class Protocol(Guard):
             self.refuse_head()
             raise HeadTooLong
 
-    def _scope(self, version: str) -> HTTPScope:
+    def _scope(self, version: str) -> Scope:
         url = self.url
         path, raw_path, query = (parts_of if len(url) > MAX_KEPT_URL_BYTES else kept_parts_of)(url)
         return {
@@ -186,7 +186,7 @@ class Protocol(Guard):
             "http_version": version,
             "server": self.server,
             "client": self.client,
-            "scheme": self.scheme,  # type: ignore[typeddict-item]  # known once connected
+            "scheme": self.scheme,
             "method": self.parser.get_method().decode("ascii"),
             "root_path": self.root_path,
             "path": self.root_path + path,
