@@ -1,14 +1,18 @@
 """Cycle: a request's way into the application, and its answer's way back."""
 
 import asyncio
+import logging
 from collections.abc import Iterable
 
-from starlette.types import ASGIApp, Message, Scope
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from starlette.types import Message, Scope
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from gateway.api.asgi import send_whole
 from gateway.api.door import WRITE
+from gateway.api.guard import Guard
 from gateway.backends.base import Header
+
+log = logging.getLogger("uvicorn.error")  # the server's, whose level its settings set
 
 
 class Cycle:
@@ -18,7 +22,7 @@ class Cycle:
     most bodies are here before they are asked for.
     """
 
-    def __init__(self, connection: HttpToolsProtocol, scope: Scope, *, keep_alive: bool) -> None:
+    def __init__(self, connection: Guard, scope: Scope, *, keep_alive: bool) -> None:
         self.keep_alive = keep_alive
         self.disconnected = False
         self.body = bytearray()
@@ -32,7 +36,7 @@ class Cycle:
         self._connection = connection
         self._transport = connection.transport
         self._flow = connection.flow
-        self._must_say_continue = connection.expect_100_continue
+        self._must_say_continue = connection.expects_continue
         self._has_told_end = False
         """Of the body."""
         self._is_head = scope["method"] == "HEAD"
@@ -43,28 +47,27 @@ class Cycle:
         """Of an answer that has said how long it is."""
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, app: ASGIApp, loop: asyncio.AbstractEventLoop) -> None:
+    def start(self) -> None:
         """Have the application answer, in a task that the server knows of until it ends."""
         self._scope["state"][WRITE] = self.write
-        self._task = loop.create_task(self.run_asgi(app))
-        self._connection.tasks.add(self._task)
+        self._task = self._connection.loop.create_task(self.run_asgi())
+        self._connection.server_state.tasks.add(self._task)
 
-    async def run_asgi(self, app: ASGIApp) -> None:
+    async def run_asgi(self) -> None:
         """Have the application answer. What it leaves undone is logged, and its client told."""
-        connection = self._connection
         try:
-            await app(self._scope, self.receive, self.send)
+            await self._connection.app(self._scope, self.receive, self.send)
         except BaseException:
-            connection.logger.exception("Exception in ASGI application")
+            log.exception("Exception in ASGI application")
             await self._break_off()
         else:
             if not (self.response_complete or self.disconnected):
-                connection.logger.error("ASGI application returned before its answer was whole")
+                log.error("ASGI application returned before its answer was whole")
                 await self._break_off()
         finally:
             del self._scope["state"][WRITE]  # else each held the other, until they are collected
             assert self._task is not None
-            connection.tasks.discard(self._task)
+            self._connection.server_state.tasks.discard(self._task)
 
     async def _break_off(self) -> None:
         if self.response_started:

@@ -6,12 +6,17 @@ long bodies may be, and how slowly answers may be taken, is judged where they ar
 
 import asyncio
 import sys
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
 from math import inf
+from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import ASGIApp
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.server import ServerState
 
 from gateway.api.asgi import RequestIds, stalled
 from gateway.api.errors import ApiError, bad_request
@@ -56,28 +61,67 @@ class Awaited(Enum):
     ANSWER = "answer"
 
 
-class Guard(HttpToolsProtocol):
-    """A connection as its limits see it; whoever parses says what it waits for."""
+class Guard(ABC):
+    """A connection of uvicorn's server as its limits see it; whoever parses says what it awaits."""
 
-    limits = NO_LIMITS
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Turn the connection away if there are too many."""
-        super().connection_made(transport)
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        loop: asyncio.AbstractEventLoop,
+        limits: ConnectionLimits,
+    ) -> None:
+        self.app: ASGIApp = config.loaded_app
+        self.loop = loop
+        self.server_state = server_state
+        self.limits = limits
+        self.expects_continue = False
         self._patience_s = {
-            Awaited.REQUEST: float(self.timeout_keep_alive),
-            Awaited.HEAD: self.limits.header_timeout_s,
-            Awaited.BODY: self.limits.body_timeout_s,
+            Awaited.REQUEST: float(config.timeout_keep_alive),
+            Awaited.HEAD: limits.header_timeout_s,
+            Awaited.BODY: limits.body_timeout_s,
             Awaited.ANSWER: inf,
         }
         self._awaited = Awaited.HEAD
-        self._since = self.loop.time()
+        self._since = 0.0
         """When that began, or for a body when a piece of it came last."""
         self._timer: asyncio.TimerHandle | None = None
-        if len(self.connections) > self.limits.max_connections:
+
+    @abstractmethod
+    def has_begun_to_answer(self) -> bool:
+        """Return whether what is written now would stand inside an answer."""
+
+    @abstractmethod
+    def on_response_complete(self) -> None:
+        """A request is answered."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Turn the connection away if there are too many."""
+        connections = self.server_state.connections
+        connections.add(cast(Any, self))
+        self.transport = transport
+        self.flow = FlowControl(transport)
+        self._since = self.loop.time()
+        if len(connections) > self.limits.max_connections:
             self.refuse(TOO_MANY)
         else:
             self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Look no more, and let who waits for room go on."""
+        self._stop_looking()
+        self.server_state.connections.discard(cast(Any, self))
+        self.flow.resume_writing()
+        if exc is None:
+            self.transport.close()
+
+    def pause_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self.flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self.flow.resume_writing()
 
     def _look(self) -> None:
         """Look whether it has waited for too long. One timer, however many requests and pieces.
@@ -111,15 +155,15 @@ class Guard(HttpToolsProtocol):
                     code="header_timeout",
                 )
             )
-        elif self._awaited is Awaited.BODY and not self.cycle.response_started:
+        elif self._awaited is Awaited.BODY and not self.has_begun_to_answer():
             self.refuse(stalled())
         else:
             self.transport.close()
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP in OpenAI's shape, and close."""
-        if not self.transport.is_closing():  # else it has been told what was wrong
-            self.refuse(bad_request(msg, code="invalid_http"))
+    def refuse_bytes(self) -> None:
+        """Say that what came is no HTTP, unless it has been said what was wrong."""
+        if not self.transport.is_closing():
+            self.refuse(bad_request("Invalid HTTP request received.", code="invalid_http"))
 
     def refuse_head(self) -> None:
         """Say that a head is too long."""

@@ -1,20 +1,26 @@
-"""Protocol: uvicorn's HTTP/1.1 connection, with limits, and with fewer steps for each request."""
+"""Protocol: an HTTP/1.1 connection of uvicorn's server, with limits, and few steps a request."""
 
 import asyncio
+import logging
 import re
 import socket
 from collections import deque
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any, cast
 from urllib.parse import unquote
 
 import httptools
 from starlette.types import Scope
+from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
+from uvicorn.server import ServerState
 
 from gateway.api.cycle import Cycle
 from gateway.api.disconnect import PRESENCE, Presence
 from gateway.api.door import ABORT
-from gateway.api.guard import Awaited, ConnectionLimits, Guard
+from gateway.api.guard import NO_LIMITS, Awaited, ConnectionLimits, Guard
+from gateway.backends.base import Header
 
 KEEP_ALIVE_IDLE_S = 60
 KEEP_ALIVE_INTERVAL_S = 15
@@ -26,8 +32,10 @@ UNACKNOWLEDGED_S = 60
 MAX_KEPT_URL_BYTES = 256
 """A URL no longer than this is kept with its parts: most requests go to a few."""
 
-
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+
+log = logging.getLogger("uvicorn.error")  # the server's, whose level its settings set
 
 
 class HeadTooLong(Exception):
@@ -35,30 +43,50 @@ class HeadTooLong(Exception):
 
 
 class Protocol(Guard):
-    """One connection. `http=Protocol` in uvicorn's settings, or `guarded`.
+    """One connection, as uvicorn makes it, the transport drives it, and httptools calls it.
 
-    What uvicorn can do besides and nobody here asks for is left out: WebSockets, its access log,
-    its limit of requests at once.
+    It is a class of its own, to be compiled. What uvicorn's does besides and nobody here asks for
+    is left out: WebSockets, an access log, a limit of requests at once, a root path.
     """
 
-    cycle: Cycle  # type: ignore[assignment]  # one of its own, not uvicorn's
-    """The request that came last."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Have the kernel watch whether the client is still there."""
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: ConnectionLimits = NO_LIMITS,
+    ) -> None:
+        super().__init__(config, server_state, _loop or asyncio.get_running_loop(), limits)
+        self.parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        # What is pipelined behind a last request, too: the first of them is answered.
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._presence = Presence()
-        self._state = {**self.app_state, ABORT: transport.abort, PRESENCE: self._presence}
+        self._state: dict[str, Any] = {**app_state, PRESENCE: self._presence}
+        self._url = b""
+        self._headers: list[Header] = []
+        self._last: Cycle | None = None
+        """The request that came last."""
         self._served: Cycle | None = None
         """The request that is being answered, or was last."""
         self._ahead: deque[Cycle] = deque()
         """Requests that came before those before them were answered."""
-        self._raw_root = self.root_path.encode("ascii")
         self._is_in_head = True
         self._piece_bytes = 0
         self._lean_bytes = 0
         """Of pieces that came since the last byte of a body, or the last request's end."""
         self._end_bytes = 0
         """Of the piece in which that was: some of it may be the next request's head."""
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Have the kernel watch whether the client is still there."""
+        self._state[ABORT] = transport.abort
+        self._server = get_local_addr(transport)
+        self._client = get_remote_addr(transport)
+        self._scheme = "https" if is_ssl(transport) else "http"
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -68,24 +96,20 @@ class Protocol(Guard):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Say that the client has gone."""
-        self._stop_looking()
-        self.connections.discard(self)
-        for cycle in (self._served, self.cycle):
+        super().connection_lost(exc)
+        for cycle in (self._served, self._last):
             if cycle is not None:
                 cycle.disconnected = not cycle.response_complete
                 if cycle.news is not None:
                     cycle.news.set()
-        self._served = None
-        self.cycle = None  # type: ignore[assignment]  # as in uvicorn before the first
-        self.flow.resume_writing()
-        if exc is None:
-            self.transport.close()
-        self.parser = None  # type: ignore[assignment]  # as in uvicorn: it holds this object
+        self._served = self._last = None
+        self.parser = None  # it holds this object
         self._presence.gone()
 
     def data_received(self, data: bytes) -> None:
         """Parse what the client says."""
-        if self.transport.is_closing():
+        parser = self.parser
+        if parser is None or self.transport.is_closing():
             return
         if self._awaited is Awaited.REQUEST:
             self._awaited, self._since = Awaited.HEAD, self.loop.time()
@@ -94,26 +118,32 @@ class Protocol(Guard):
         if self._is_in_head and (b"pgrade:" in data or b"PGRADE:" in data):
             data = without_upgrade(data)
         try:
-            self.parser.feed_data(data)
+            parser.feed_data(data)
         except httptools.HttpParserError:
-            msg = "Invalid HTTP request received."
-            self.logger.warning(msg)
-            self.send_400_response(msg)
+            log.warning("Invalid HTTP request received.")
+            self.refuse_bytes()
             return
         except httptools.HttpParserUpgrade:
-            self._unsupported_upgrade_warning()
+            log.warning("Unsupported upgrade request.")
         if self._lean_bytes > self.limits.max_header_bytes:
             self.refuse_head()
         elif self._awaited is Awaited.BODY:
             self._since = self.loop.time()
 
+    def eof_received(self) -> None:
+        """See asyncio.Protocol: the client has said all, and the connection is closed."""
+
     # What the parser calls
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self.url = b""
-        self.expect_100_continue = False
-        self.headers = []
+        self._url = b""
+        self._headers = []
+        self.expects_continue = False
+
+    def on_url(self, url: bytes) -> None:
+        """Keep what the request is for, or a part of it."""
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header, unless it stands behind the last chunk."""
@@ -121,8 +151,8 @@ class Protocol(Guard):
         if not self._is_in_head:
             return
         if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
+            self.expects_continue = True
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The head is here: have the request served, unless another one is under way."""
@@ -131,14 +161,11 @@ class Protocol(Guard):
         self._is_in_head = False
         self._lean_bytes = 0
         self._awaited = Awaited.BODY
-        parser = self.parser
-        version = parser.get_http_version()
-        keep_alive = version != "1.0" and parser.should_keep_alive()
-        cycle = Cycle(self, self._scope(version), keep_alive=keep_alive)
-        previous, self.cycle = self.cycle, cycle
+        previous, cycle = self._last, self._cycle()
+        self._last = cycle
         if previous is None or previous.response_complete:
             self._served = cycle
-            cycle.start(self.app, self.loop)
+            cycle.start()
         else:
             self.flow.pause_reading()
             self._ahead.append(cycle)
@@ -146,8 +173,8 @@ class Protocol(Guard):
     def on_body(self, body: bytes) -> None:
         """Hand on a piece of the body."""
         self._lean_bytes = 0
-        cycle = self.cycle
-        if cycle.response_complete:
+        cycle = self._last
+        if cycle is None or cycle.response_complete:
             return
         cycle.body += body
         if len(cycle.body) > HIGH_WATER_LIMIT:
@@ -159,8 +186,8 @@ class Protocol(Guard):
         """The request is here; what comes now is the next one's head."""
         self._is_in_head = True
         self._lean_bytes, self._end_bytes = 0, self._piece_bytes
-        cycle = self.cycle
-        if cycle.response_complete:
+        cycle = self._last
+        if cycle is None or cycle.response_complete:
             self._awaited, self._since = Awaited.REQUEST, self.loop.time()
             return
         self._awaited = Awaited.ANSWER
@@ -172,29 +199,41 @@ class Protocol(Guard):
 
     def _measure_head(self) -> None:
         """Look how long a head is that might be too long: what came with it may be its body."""
-        size = sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if len(self.url) + size > self.limits.max_header_bytes:
+        size = sum(len(name) + len(value) + 4 for name, value in self._headers)
+        if len(self._url) + size > self.limits.max_header_bytes:
             self.refuse_head()
             raise HeadTooLong
 
-    def _scope(self, version: str) -> Scope:
-        url = self.url
+    def _cycle(self) -> Cycle:
+        parser = self.parser
+        assert parser is not None  # it is who calls
+        version = parser.get_http_version()
+        method = parser.get_method().decode("ascii")
+        keep_alive = version != "1.0" and parser.should_keep_alive()
+        return Cycle(self, self._scope(version, method), keep_alive=keep_alive)
+
+    def _scope(self, version: str, method: str) -> Scope:
+        url = self._url
         path, raw_path, query = (parts_of if len(url) > MAX_KEPT_URL_BYTES else kept_parts_of)(url)
         return {
             "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "asgi": _ASGI,
             "http_version": version,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-            "method": self.parser.get_method().decode("ascii"),
-            "root_path": self.root_path,
-            "path": self.root_path + path,
-            "raw_path": self._raw_root + raw_path,
+            "server": self._server,
+            "client": self._client,
+            "scheme": self._scheme,
+            "method": method,
+            "root_path": "",
+            "path": path,
+            "raw_path": raw_path,
             "query_string": query,
-            "headers": self.headers,
+            "headers": self._headers,
             "state": self._state.copy(),
         }
+
+    def has_begun_to_answer(self) -> bool:
+        """Return whether the request that came last has got a part of its answer."""
+        return self._last is not None and self._last.response_started
 
     def on_response_complete(self) -> None:
         """A request is answered: it is the next one's turn, if one has come."""
@@ -205,14 +244,26 @@ class Protocol(Guard):
             self.flow.resume_reading()
         if self._ahead:
             self._served = self._ahead.popleft()
-            self._served.start(self.app, self.loop)
+            self._served.start()
         elif self._awaited is Awaited.ANSWER:
             self._awaited, self._since = Awaited.REQUEST, self.loop.time()
 
+    # What the server calls
 
-def guarded(limits: ConnectionLimits) -> type[Protocol]:
-    """Return a protocol for uvicorn that keeps these limits."""
-    return type("GuardedProtocol", (Protocol,), {"limits": limits})
+    def shutdown(self) -> None:
+        """Close, or have the last answer end the connection."""
+        if self._last is None or self._last.response_complete:
+            self.transport.close()
+        else:
+            self._last.keep_alive = False
+
+
+def guarded(limits: ConnectionLimits = NO_LIMITS) -> type[asyncio.Protocol]:
+    """Return what `http` is in uvicorn's settings, for connections that keep these limits.
+
+    It calls that as if it were a class, and what it gets is a protocol in all but name.
+    """
+    return cast(type[asyncio.Protocol], partial(Protocol, limits=limits))
 
 
 def without_upgrade(data: bytes) -> bytes:
@@ -227,8 +278,8 @@ def without_upgrade(data: bytes) -> bytes:
 
 def parts_of(url: bytes) -> tuple[str, bytes, bytes]:
     """Return the path, the path as it came, and the query; HttpParserInvalidURLError."""
-    parsed = httptools.parse_url(url)
-    path = parsed.path.decode("ascii")
+    parsed: Any = httptools.parse_url(url)  # its types say that there is always a query
+    path: str = parsed.path.decode("ascii")
     return unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
 
 

@@ -8,7 +8,7 @@ from types import FrameType
 
 import uvicorn
 
-from gateway.api.protocol import Protocol
+from gateway.api.protocol import guarded
 from gateway.app import Gateway
 from gateway.cli.serve import loader
 from gateway.cli.server import Server
@@ -43,7 +43,7 @@ class SchedulerServer(Server):
             gateway.app,
             uds=str(launch.directory / HTTP),
             loop="uvloop",
-            http=Protocol,
+            http=guarded(),
             ws="none",
             lifespan="on",
             access_log=False,

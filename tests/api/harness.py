@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from yarl import URL
 
 from gateway.api.codes import CODES, TYPES
-from gateway.api.protocol import Protocol
+from gateway.api.protocol import guarded
 from gateway.app import Gateway
 from gateway.config.settings import Settings
 from gateway.predictor.predictor import LengthPredictor, PredictorSettings
@@ -189,8 +189,16 @@ class Running:
 
 def _tasks_of_requests() -> list[str]:
     """Name the tasks that serve a request or watch its client."""
-    names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
-    return [name for name in names if name.endswith(("run_asgi", "client_present._watch"))]
+    coroutines = [task.get_coro() for task in asyncio.all_tasks()]
+    # A compiled one has no name but its type's.
+    names = [getattr(one, "__qualname__", type(one).__name__) for one in coroutines]
+    return [name for name in names if name.removesuffix("_gen") in _OF_REQUESTS]
+
+
+_OF_REQUESTS = {
+    *("Cycle.run_asgi", "run_asgi_Cycle"),
+    *("client_present._watch", "_watch_client_present"),
+}
 
 
 class _Overheard(logging.Handler):
@@ -315,7 +323,7 @@ def serving_app(
     app: ASGIApp,
     path: Path | None = None,
     *,
-    http: type[Protocol] = Protocol,
+    http: type[asyncio.Protocol] | None = None,
     timeout_keep_alive: int = 5,
 ) -> AbstractAsyncContextManager[int]:
     """Serve an application on a free port, or at a Unix socket."""
@@ -324,7 +332,7 @@ def serving_app(
         host="127.0.0.1",
         port=0,
         uds=None if path is None else str(path),
-        http=http,
+        http=http or guarded(),
         ws="none",
         lifespan="on",
         access_log=False,
