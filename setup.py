@@ -27,6 +27,7 @@ COMPILED = (
     "gateway/api/disconnect.py",
     "gateway/api/door.py",
     "gateway/api/explain.py",
+    "gateway/api/front.py",
     "gateway/api/guard.py",
     "gateway/api/lesson.py",
     "gateway/api/limits.py",
