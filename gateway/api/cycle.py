@@ -14,6 +14,9 @@ from gateway.backends.base import Header
 
 log = logging.getLogger("uvicorn.error")  # the server's, whose level its settings set
 
+_FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+"""Headers that say where an answer ends, or whether another one may follow."""
+
 
 class Cycle:
     """One request, as ASGI has it, and what has become of it.
@@ -130,28 +133,29 @@ class Cycle:
     def _begin(self, status: int, headers: Iterable[Header]) -> None:
         self.response_started = True
         self._must_say_continue = False
-        content = [STATUS_LINE[status]]
+        told = [*self._connection.server_state.default_headers, *headers]
         closes = False
-        for name, value in (*self._connection.server_state.default_headers, *headers):
-            content.append(b"%b: %b\r\n" % (name, value))
+        for name, value in told:
+            if name not in _FRAMING:
+                continue
             if name == b"content-length":
                 self._is_chunked = False
                 self._left_bytes = int(value)
             elif name == b"transfer-encoding":
                 self._is_chunked = True
-            elif name == b"connection" and b"close" in value.lower():
+            elif b"close" in value.lower():
                 self.keep_alive = False
                 closes = True
         if not self.keep_alive and not closes:
-            content.append(b"connection: close\r\n")
+            told.append((b"connection", b"close"))
         has_body = status not in (204, 304) and not self._is_head
         if self._is_chunked is None and has_body:
             self._is_chunked = True
-            content.append(b"transfer-encoding: chunked\r\n")
-        head = b"".join(content)
-        if head.count(b"\n") != len(content) or head.count(b"\r") != len(content):
+            told.append((b"transfer-encoding", b"chunked"))
+        head = b"\r\n".join([STATUS_LINE[status][:-2], *map(b": ".join, told)])
+        if head.count(b"\n") != len(told) or head.count(b"\r") != len(told):
             raise RuntimeError("a header of the answer has a line end in it")
-        self._head = head + b"\r\n"
+        self._head = head + b"\r\n\r\n"
 
     def _go_on(self, body: bytes, *, ends: bool) -> None:
         head, self._head = self._head, b""
