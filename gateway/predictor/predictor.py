@@ -3,8 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.predictor.embedder import Embedder, load_embedder
@@ -13,7 +12,7 @@ from gateway.predictor.history import Histories
 from gateway.predictor.journal import Journal
 from gateway.predictor.learner import Learner, Numbers
 from gateway.predictor.levels import Levels, Stage
-from gateway.predictor.owner import Answer, Owner, Reply
+from gateway.predictor.owner import Owner
 from gateway.predictor.prediction import Prediction
 from gateway.predictor.prompt import bounded
 from gateway.predictor.query import Ended, Level, Mass, PromptQuery, Ticket
@@ -135,34 +134,19 @@ class LengthPredictor:
         return await self.narrowed(quick) if quick.asks_more else quick
 
     async def narrowed(self, quick: Prediction) -> Prediction:
-        """Return what levels 4-5 say, or what they were asked to narrow if they are late.
+        """Return what levels 4-5 say; if they are late, what they said of the same prompt before.
 
-        For a prompt that keeps coming that is what they said before: nobody waits for the same
-        once more, and the next uses get what comes of it.
+        And if they never did, what they were asked to narrow.
         """
         if self._owner is None:
             return quick
         ticket = quick.ticket
-        before = self._repeats.known(ticket.prompt_key)
         reply = self._owner.ask(ticket)
         if reply is None:
             self._counts["refused"] += 1
             ticket.text = ""
-            return self._narrowed(quick, before)
+            return self._narrowed(quick, self._repeats.known(ticket.prompt_key))
         self._counts["asked"] += 1
-        if before is not None:
-            reply.add_done_callback(partial(self._renew, ticket))
-            return self._narrowed(quick, before)
-        answer, is_late = await self._in_time(reply)
-        best = self._narrowed(quick, answer)
-        if is_late:
-            self._counts["late"] += 1
-        else:
-            self._repeats.remember(best)
-        return best
-
-    async def _in_time(self, reply: Reply) -> tuple[Answer, bool]:
-        """Return the answer, and whether there was none within the deadline."""
         is_late = False
 
         def give_up() -> None:
@@ -173,26 +157,23 @@ class LengthPredictor:
 
         timer = asyncio.get_running_loop().call_later(self._settings.deadline_s, give_up)
         try:
-            return await reply, is_late
+            answer = await reply
         finally:
             timer.cancel()
+        if is_late:
+            self._counts["late"] += 1
+            return self._narrowed(quick, self._repeats.known(ticket.prompt_key))
+        best = self._narrowed(quick, answer)
+        self._repeats.remember(best)
+        return best
 
-    def _narrowed(self, quick: Prediction, answer: Answer) -> Prediction:
+    def _narrowed(self, quick: Prediction, answer: tuple[Mass, Level] | None) -> Prediction:
         if answer is None:
             return quick
         ticket = quick.ticket
         ticket.mass, ticket.level = answer
         self._by_level[quick.level] -= 1
-        self._by_level[ticket.level] += 1
         return self._finish(ticket, asks_more=False)
-
-    def _renew(self, ticket: Ticket, reply: Reply) -> None:
-        """Keep what is forecast of a prompt by now."""
-        answer = None if reply.cancelled() else reply.result()
-        if answer is not None:
-            mass, level = answer
-            fresh = replace(ticket, mass=mass, level=level)
-            self._repeats.remember(self._finish(fresh, asks_more=False))
 
     def predict_quick(self, query: PromptQuery) -> Prediction:
         """Return what levels 0-3 say, at once; `asks_more` tells whether waiting could pay."""
@@ -219,7 +200,6 @@ class LengthPredictor:
             prompt_key=key,
         )
         asks_more = bool(text) and self._is_searchable(query.model)
-        self._by_level[answer.level] += 1
         prediction = self._finish(ticket, asks_more=asks_more)
         if is_narrow:
             self._repeats.remember(prediction)
@@ -227,6 +207,7 @@ class LengthPredictor:
 
     def _finish(self, ticket: Ticket, *, asks_more: bool) -> Prediction:
         mass, hint_tokens = ticket.mass, ticket.query.hint_tokens
+        self._by_level[ticket.level] += 1
         if hint_tokens is not None:
             mass = self._with_hint(ticket, hint_tokens)
         return Prediction(mass=mass, level=ticket.level, asks_more=asks_more, ticket=ticket)

@@ -63,7 +63,7 @@ class Repeats:
         return None
 
     def known(self, key: int) -> tuple[Mass, Level] | None:
-        """Return what was forecast of the same prompt, for who does not wait for another answer."""
+        """Return what was forecast of the same prompt, for who had no better answer in time."""
         prompt = self._prompts.get(key)
         if prompt is None or prompt.echo is None:
             return None

@@ -171,35 +171,28 @@ def test_a_late_forecast_is_not_what_is_remembered_of_a_prompt_that_keeps_coming
     asyncio.run(story())
 
 
-def test_nobody_waits_for_another_forecast_of_a_prompt_that_keeps_coming() -> None:
-    """In an overload all would be late: to ask for each again would keep it one."""
-    replies: list[asyncio.Future[tuple[Mass, Level] | None]] = []
+def unanswered(ticket: Ticket) -> asyncio.Future[tuple[Mass, Level] | None]:  # noqa: ARG001
+    """What an owner gives that is too busy."""
+    return asyncio.get_running_loop().create_future()
 
-    def ask(ticket: Ticket) -> asyncio.Future[tuple[Mass, Level] | None]:
-        assert ticket.text  # its outcome is learned in full
-        replies.append(asyncio.get_running_loop().create_future())
-        return replies[-1]
+
+def test_of_a_prompt_that_keeps_coming_a_late_forecast_is_its_latest_and_few_are_asked() -> None:
+    """In an overload all are late: to ask for each again would keep it one."""
 
     async def story() -> None:
         async with a_predictor() as predictor:
             await taught(predictor, WIDE, a_query("abc"))
             while predictor.snapshot().repeated == 0:
                 known = await predictor.predict(a_query("xyz"))
+            predictor._settings = replace(predictor._settings, deadline_s=0.001)
             assert predictor._owner is not None
-            predictor._owner.ask = ask  # type: ignore[method-assign]
+            predictor._owner.ask = unanswered  # type: ignore[method-assign]
+            late = [await predictor.predict(a_query("xyz")) for _ in range(4 * ONE_IN)]
 
-            told = [await predictor.predict(a_query("xyz")) for _ in range(4 * ONE_IN)]
-
-            assert 3 <= len(replies) <= 4
-            assert {one.level for one in told} == {known.level}
-            assert all((one.mass == known.mass).all() for one in told)
-            assert predictor.snapshot().late == 0
-            other = known.mass[::-1].copy()
-            replies[-1].set_result((other, Level.SIMILAR))
-            await asyncio.sleep(0)
-            renewed = await predictor.predict(a_query("xyz"))
-            assert renewed.level is Level.SIMILAR
-            assert (renewed.mass == other).all()
+            assert 3 <= predictor.snapshot().late <= 4
+            assert {told.level for told in late} == {known.level}
+            assert all((told.mass == known.mass).all() for told in late)
+            assert any(told.ticket.text for told in late)  # whose outcomes are learned in full
 
     asyncio.run(story())
 
