@@ -24,6 +24,7 @@ from bench.data_plane_targets import Place, Target, hexsage
 CASES: Mapping[str, Case] = {
     "plain-1": Case(requests=2000, options={"connections": 1}),
     "plain-64": Case(requests=6000, options={"connections": 64}),
+    "plain-256": Case(requests=12_000, options={"connections": 256}),
     "burst-16": Case(requests=160, options={"connections": 16, "stream": 1, "chunks": 200}),
 }
 ROLES = ("worker", "scheduler")
