@@ -51,7 +51,7 @@ CASES: Mapping[str, Case] = {
 }
 WARMING = ("plain-16", "burst-16", "paced-64")
 """Each has prompts of its own: what is wanted of an answer stands in the text."""
-WARMING_USES = 64
+WARMING_USES = 256
 """Of each prompt of plain calls: what comes again and again is to be measured."""
 FOR_SLOW = ("plain-16",)
 SLOW_REQUESTS = 48
