@@ -11,9 +11,9 @@ from tests.backends.fake_backend import (
     DONE,
     ROLE,
     USAGE,
-    Exchange,
     Script,
     a_fake_backend,
+    after,
     answers,
     frame,
     plain,
@@ -28,11 +28,11 @@ WHOLE_STREAM = streams(ROLE, *[frame("tok")] * 5, frame("", "stop"), USAGE, DONE
 Ask = Callable[[Running], Coroutine[object, object, None]]
 
 
-def asks(call: Json | bytes, path: str = "/v1/chat/completions") -> Ask:
+def asks(call: Json | bytes) -> Ask:
     """A client that waits for its answer."""
 
     async def ask(gw: Running) -> None:
-        await gw.post(call, path)
+        await gw.post(call)
 
     return ask
 
@@ -58,11 +58,6 @@ async def leaves_early(gw: Running) -> None:
     await gw.until(lambda: gw.gateway.driver.in_flight == 0)
 
 
-async def hangs(exchange: Exchange) -> None:
-    """Never answer."""
-    await exchange.gone.wait()
-
-
 def of_ours() -> Counter[str]:
     """Collect; count what was left of the gateway's own."""
     gc.set_debug(gc.DEBUG_SAVEALL)
@@ -86,7 +81,7 @@ def of_ours() -> Counter[str]:
         (WHOLE_STREAM, asks(STREAM)),
         (streams(ROLE + frame("a", "stop") + USAGE + DONE), asks(STREAM)),
         (streams(*[frame("tok")] * 600, gap_s=0.1), leaves),
-        (hangs, leaves_early),
+        (after(60.0), leaves_early),
         (streams(frame("a"), ends="reset"), asks(STREAM)),
         (answers(b"{}", "500 Internal Server Error"), asks(chat())),
         (answers(b"{}", "400 Bad Request"), asks(STREAM)),
